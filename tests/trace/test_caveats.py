@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.trace.step.caveats import caveats
-from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.run import load_trace
 from tests.trace.making import Made, made_run, two_step_training
 
@@ -58,39 +54,6 @@ def test_kernels_that_begin_late_for_no_reason_are_told():
         made.op("aten::mm", 2000.0 * i + 10, 100, [[64, 64], [64, 64]])
         made.launch(2000.0 * i + 20, 5, "volta_sgemm_128x64_tn", 2000.0 * i + 1500, 100)
     assert "kernels of rank 0 began 4.4 ms late" in _notes(made)
-
-
-def triton_run(gap_us: float, kinds: list[str]) -> Made:
-    """Steps of two Triton launches, the second behind a gap and with arguments of these kinds."""
-    made, at = Made(), 0.0
-    for number in range(3):
-        made.step(number, at, gap_us + 900)
-        for name, begin, types in (("mul", at + 10, ["float"]), ("gemm", at + 110 + gap_us, kinds)):
-            made.op(name, begin, 100, [[64, 64]] * len(types), types, kernel_backend="triton")
-            made.launch(begin + 20, 5, f"{name}_{number}", begin + 30, 500)
-        at += gap_us + 1000
-    return made
-
-
-def test_time_that_the_profiler_made_itself_is_told():
-    slowed = _notes(triton_run(2000.0, ["Scalar", "Scalar"]))
-    assert "the profiler itself held rank 0 up for 2.0 ms of the 2.9 ms step" in slowed
-    assert "record without shapes" in slowed
-
-
-def test_a_gap_before_a_launch_whose_tensors_are_recorded_is_the_programs():
-    assert "the profiler itself" not in _notes(triton_run(2000.0, ["float", "Scalar"]))
-
-
-def test_a_little_recording_needs_no_word():
-    assert "the profiler itself" not in _notes(triton_run(50.0, ["Scalar", "Scalar"]))
-
-
-@pytest.mark.data
-def test_a_real_run_slowed_by_its_profiler_says_so(measured_data):
-    run = load_trace(measured_data / "traces" / "nanogpt_8xH100" / "traces")
-    (note,) = [n for n in caveats(run, typical_step(run)) if "the profiler itself" in n]
-    assert "held rank 0 up for 49" in note
 
 
 def test_notes_name_files_without_their_folders(tmp_path):

@@ -1,13 +1,12 @@
-"""Process groups that a trace does not name."""
+"""Process groups of collectives: those that calls name, and calls that do not match."""
 
 from __future__ import annotations
 
 from stepsight.prediction.traced.predict import simulate_trace
-from stepsight.trace.step.communicators import process_groups
 from stepsight.trace.step.job import collective_waiting, groups_of, job_of, rank_program
 from tests.trace.making import Made, made_run
 
-TP, DP, PP = 20, 24, 28
+TP = 20
 
 
 def _rank(rank: int, world: int, calls) -> Made:
@@ -19,49 +18,6 @@ def _rank(rank: int, world: int, calls) -> Made:
     for i, (stream, kernel, start, end) in enumerate(calls):
         made.launch(100 + 20 * i, 5, kernel, start, end - start, stream=stream)
     return made
-
-
-def _mesh() -> list[Made]:
-    """Two by two ranks: neighbours share a tensor-parallel group, every second rank a data-parallel one,
-    and ranks 0–2 and 1–3 send to each other."""
-    made = []
-    for rank in range(4):
-        row, column = divmod(rank, 2)
-        tp = [(TP, "ncclKernel_AllReduce_RING_LL", 300 + 400 * i + 150 * row, 500 + 400 * i + 150 * row)
-              for i in range(4)]  # fmt: skip
-        dp = [(DP, "ncclKernel_ReduceScatter_RING_LL", 3000 + 700 * column, 3500 + 700 * column)]
-        pp = [(PP, "ncclKernel_SendRecv", 5000 + 900 * column + 90 * row, 5100 + 900 * column + 90 * row)]
-        made.append(_rank(rank, 4, [*tp, *dp, *pp]))
-    return made
-
-
-def test_members_of_a_communicator_end_together():
-    run = made_run(*_mesh())
-    ranks = {name: sets[0].ranks for name, sets in run.groups.sets.items()}
-    assert sorted(ranks.values()) == [(0, 1), (0, 2), (0, 2), (1, 3), (1, 3), (2, 3)]
-    assert run.groups.of_stream[0, TP].name != run.groups.of_stream[2, TP].name
-
-
-def test_a_run_of_unnamed_groups_is_predicted_and_replayed():
-    run = made_run(*_mesh())
-    assert simulate_trace(run).step_us > 0
-    assert simulate_trace(run, replay=True).step_us > 0
-
-
-def test_one_stream_a_rank_is_the_whole_world():
-    calls = [(TP, "ncclKernel_AllReduce_RING_LL", 300, 500)]
-    run = made_run(*(_rank(r, 2, calls) for r in range(2)))
-    assert not run.groups.sets
-
-
-def test_buffers_tell_the_size_of_the_group_of_a_rank_recorded_alone():
-    made = Made(0, 8, device="NVIDIA A100-SXM4-40GB")
-    made.op("c10d::_allgather_base_", 0, 100, [[4096], [2048]])
-    made.launch(10, 5, "ncclKernel_AllGather_RING_LL", 20, 50, stream=TP)
-    linked = made.linked()
-    groups = process_groups([(0, 0.0, linked)], 8)
-    assert groups.of_stream[0, TP].size == 2
-    assert [g.ranks for g in next(iter(groups.sets.values()))] == [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
 def test_collectives_that_do_not_match_keep_their_own_times():

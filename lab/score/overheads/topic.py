@@ -8,12 +8,11 @@ from pathlib import Path
 import click
 
 from lab.fit.overheads.published import Study
-from lab.fit.traces.runs import ScoredRun, scored_runs
+from lab.fit.traces.runs import scored_runs
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job
 from stepsight.program.job import Job
 from stepsight.score import BLIND, FIT, Score
-from stepsight.trace.step.host_times import recording_gaps
-from stepsight.trace.step.job import rank_program, typical_step
+from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.platforms import own_platform
 
 TOPIC = "overheads"
@@ -72,11 +71,9 @@ def _traces(folder: Path) -> list[Score]:
             jobs[INDIVIDUAL] = trace_job(run, step)
         recorded = host_time_us(trace_job(run, step, TRACED).job)
         for whose, job in jobs.items():
-            # What the profiler did for itself is in no table.
-            truth = recorded - (_recording_us(scored, step) if whose == _TABLE else 0.0)
             predicted[whose].append(host_time_us(job.job))
-            measured[whose].append(truth)
-            names[whose].append(f"{scored.name} {predicted[whose][-1] / truth - 1:+.1%}")
+            measured[whose].append(recorded)
+            names[whose].append(f"{scored.name} {predicted[whose][-1] / recorded - 1:+.1%}")
     exposures = {INDIVIDUAL: BLIND, _TABLE: FIT}
     return [
         Score.of(
@@ -85,12 +82,6 @@ def _traces(folder: Path) -> list[Score]:
         )
         for whose, used in _WHOSE.items() if predicted[whose]
     ]  # fmt: skip
-
-
-def _recording_us(scored: ScoredRun, step: int) -> float:
-    """Of the first rank, whose host time is scored."""
-    rank = scored.run.ranks[0]
-    return sum(recording_gaps(rank.linked, rank_program(scored.run, rank, step)).values())
 
 
 def host_time_us(job: Job) -> float:

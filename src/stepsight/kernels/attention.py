@@ -15,7 +15,7 @@ from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import BoolArray
-from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3
+from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3, SERVING
 
 FAMILIES = frozenset({"attention", "attention_backward"})
 KERNELS = {EFFICIENT: "the memory-efficient kernel", FLASH1: "FlashAttention 1"}
@@ -159,7 +159,7 @@ class Reach:
 # FlashAttention-2 reaches 170 to 225; backward 80 to 110 where it reaches 140 to 190.
 AGAINST_FLASH2: Mapping[str, Reach] = {FLASH1: Reach(1.75, 1.75, 0.2), EFFICIENT: Reach(1.9, 1.9, 0.25)}
 
-BACKWARD_OVER_FORWARD: Mapping[str, float] = {FLASH3: 2.9, CUDNN: 2.8}
+BACKWARD_OVER_FORWARD: Mapping[str, float] = {FLASH3: 2.9, CUDNN: 2.8, SERVING: 3.05}
 """Backward over forward for kernels whose forward alone was measured: 2.5 times the FLOPs at 0.86 of the
 rate (FlashAttention-3 paper, Shah et al. 2024, figures 5 and 6, H100, heads of 128, 16 k: 648 and
 561 TFLOP/s; cuDNN 9 a little better backward)."""

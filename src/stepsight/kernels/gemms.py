@@ -22,7 +22,7 @@ from stepsight.kernels.columns import Batch, put_together
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.machine import same_board
-from stepsight.kernels.roofline import BoolArray, peak_flops, roofline
+from stepsight.kernels.roofline import BoolArray, peak_flops, roofline, speed_of_light_us
 from stepsight.kernels.streams import HALF
 from stepsight.kernels.tiles import BATCHED_SPREAD, batched_us
 from stepsight.program.job import PLAIN
@@ -30,6 +30,11 @@ from stepsight.program.variants import UNALIGNED, Kind, Role
 
 ROW_BYTES = 16
 
+SMALL_TF32 = 0.2
+"""How much longer tf32 GEMMs take than bf16's efficiency says, while they are short: 1.24 in the median of 136
+in two A100 traces; NVIDIA's DLRMs in tf32 show it, too."""
+SHORT_US = 100.0
+"""Speed of light at which half of that is left: at 440 µs they take 0.95 (the same traces)."""
 NARROW_LOADS = 0.7
 """How much longer unaligned tf32 GEMMs take than aligned ones where arithmetic bounds them: 135 against 136
 in two A100 traces (1.2 where memory takes three times the arithmetic, 1.5 to 1.9 where as much or less)."""
@@ -45,14 +50,16 @@ def is_tensor_core(dtype: str) -> bool:
 
 
 def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates) -> Estimates:
-    """The answers for GEMMs on tensor cores, longer where rows are not aligned."""
+    """The answers for GEMMs on tensor cores, longer where rows are not aligned and for short ones in tf32."""
+    factor = np.ones(len(batch))
+    if batch.dtype == "tf32":
+        factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
     unaligned = batch.where(lambda kind: kind.variant == UNALIGNED) | off_boundaries(batch)
-    if not unaligned.any():
-        return answer
-    more = NARROW_HALF_LOADS if batch.dtype in HALF else NARROW_LOADS
-    # Narrow loads overlap with memory that is slower still.
-    factor = np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
-    spread: FloatArray = np.where(unaligned, np.hypot(answer.spread, SPREAD), answer.spread)
+    if unaligned.any():
+        more = NARROW_HALF_LOADS if batch.dtype in HALF else NARROW_LOADS
+        # Narrow loads overlap with memory that is slower still.
+        factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
+    spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
 
 

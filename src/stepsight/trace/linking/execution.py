@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 import msgspec
@@ -23,29 +22,14 @@ MOST_PAIRS = 20_000_000
 _HOST_PREFIXES = ("[", "##", "ProfilerStep", "Optimizer.", "enumerate(", "DistributedDataParallel")
 
 
-@dataclass(frozen=True, slots=True)
-class EtLink:
-    """Which operator of the profile each ET node is (by index into `LinkedTrace.ops`)."""
-
-    op_of_node: dict[int, int]
-    nodes: int
-    how: str
-    node_of_op: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def rate(self) -> float:
-        """Share of the ET's operators that were found in the profile."""
-        return len(self.op_of_node) / self.nodes if self.nodes else 1.0
-
-
-def link_et(et: ExecutionTrace, linked: LinkedTrace) -> EtLink:
-    """Match by record id where both sides have it, else by order."""
+def link_et(et: ExecutionTrace, linked: LinkedTrace) -> dict[int, int]:
+    """Which operator of the profile (its index in `LinkedTrace.ops`) each ET node is: by record id where both
+    sides have it, else by order."""
     nodes = [n for n in et.operators if not n.name.startswith(_HOST_PREFIXES)]
     by_record = _by_record_id(nodes, linked)
     if by_record and len(by_record) >= 0.5 * len(nodes):
-        return EtLink(by_record, len(nodes), "rf_id", {op: n for n, op in by_record.items()})
-    by_order = _by_order(nodes, linked)
-    return EtLink(by_order, len(nodes), "order", {op: n for n, op in by_order.items()})
+        return by_record
+    return _by_order(nodes, linked)
 
 
 def _by_record_id(nodes: list[EtNode], linked: LinkedTrace) -> dict[int, int]:
@@ -76,18 +60,13 @@ def _by_order(nodes: list[EtNode], linked: LinkedTrace) -> dict[int, int]:
 
 
 def _aligned(a: list[str], b: list[str]) -> list[tuple[int, int]]:
-    """Which entries of two lists of names are the same ones: blocks in common, longest first. Lists with too
-    many pairs of equal names for that are aligned name by name, where both have as many."""
+    """Which entries of two lists of names are the same ones: blocks in common, longest first. None of lists
+    with too many pairs of equal names for that."""
     counts = Counter(a), Counter(b)
-    if sum(n * counts[1][name] for name, n in counts[0].items()) <= MOST_PAIRS:
-        blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
-        return [(i + k, j + k) for i, j, size in blocks for k in range(size)]
-    places: tuple[dict[str, list[int]], ...] = ({}, {})
-    for names, found in zip((a, b), places, strict=True):
-        for at, name in enumerate(names):
-            found.setdefault(name, []).append(at)
-    same = (name for name, n in counts[0].items() if counts[1][name] == n)
-    return [pair for name in same for pair in zip(places[0][name], places[1][name], strict=True)]
+    if sum(n * counts[1][name] for name, n in counts[0].items()) > MOST_PAIRS:
+        return []
+    blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
+    return [(i + k, j + k) for i, j, size in blocks for k in range(size)]
 
 
 def _likeness(a: list[str], b: list[str]) -> float:
@@ -99,14 +78,10 @@ def has_shapes(linked: LinkedTrace) -> bool:
     return any(op.shapes() for op in linked.ops if op.name.startswith("aten::"))
 
 
-def add_shapes(linked: LinkedTrace, et: ExecutionTrace) -> float:
-    """Give the profile's operators the sizes that the execution trace has for them.
-
-    Returns the share of the execution trace's operators that were found.
-    """
-    joined = link_et(et, linked)
-    nodes = et.by_id()
-    for node, op in joined.op_of_node.items():
+def add_shapes(linked: LinkedTrace, et: ExecutionTrace) -> None:
+    """Give the profile's operators the sizes that the execution trace has for them."""
+    nodes = {node.id: node for node in et.nodes}
+    for node, op in link_et(et, linked).items():
         event, known = linked.ops[op], nodes[node]
         if not event.shapes() and known.shapes:
             event.args = msgspec.structs.replace(
@@ -114,7 +89,6 @@ def add_shapes(linked: LinkedTrace, et: ExecutionTrace) -> float:
                 dims=msgspec.Raw(msgspec.json.encode(known.shapes)),
                 types=msgspec.Raw(msgspec.json.encode(known.types)),
             )
-    return joined.rate
 
 
 def repeat_shapes(linked: LinkedTrace, bounds: Sequence[tuple[float, float]]) -> None:

@@ -1,8 +1,7 @@
 """PyTorch execution traces (ET): the operators of a step with shapes and tensor identities.
 
 Schemas 1.0.0–1.0.x keep fields flat on the node; from 1.0.2-chakra on they lie under
-``inputs``, ``outputs`` and ``attrs``. Both read into the same node. Chakra's "ET plus"
-JSON is the flat form with times and kernels joined in.
+``inputs``, ``outputs`` and ``attrs``. Both read into the same node.
 """
 
 from __future__ import annotations
@@ -20,22 +19,16 @@ from stepsight.trace.reading.files import TraceFile, mended, salvaged
 class EtNode:
     """One operator (or thread, or kernel) of an execution trace.
 
-    ``record_id`` is the record-function id that Kineto repeats; ``category`` is set on the
-    kernels of an ET plus. ``ts`` and ``dur`` are µs, where the file has times.
+    ``record_id`` is the record-function id that Kineto repeats; ``category`` is set on kernels.
     """
 
     id: int
     name: str
-    parent: int
     record_id: int = -1
-    sequence: int = -1
     thread: int = 0
     shapes: tuple[Any, ...] = ()
     types: tuple[str, ...] = ()
     category: str = ""
-    ts: float | None = None
-    dur: float | None = None
-    correlation: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +40,6 @@ class ExecutionTrace:
     nodes: tuple[EtNode, ...]
     warnings: tuple[str, ...] = ()
     pid: int = -1
-
-    def by_id(self) -> dict[int, EtNode]:
-        return {node.id: node for node in self.nodes}
 
     @property
     def operators(self) -> list[EtNode]:
@@ -99,14 +89,12 @@ def _node(raw: Any) -> EtNode | None:
     nested = isinstance(raw.get("attrs"), list)
     attributes = [a for a in _list(raw.get("attrs")) if isinstance(a, dict)]
     fields = {str(a.get("name")): a.get("value") for a in attributes} if nested else raw
-    inputs, args = (_table(raw.get(key)) for key in ("inputs", "args"))
+    inputs = raw["inputs"] if isinstance(raw.get("inputs"), dict) else {}
     return EtNode(
-        raw["id"], str(raw["name"]), _whole(raw.get("ctrl_deps", raw.get("parent", 0)), 0),
-        _whole(fields.get("rf_id")), _whole(fields.get("seq_id")), _whole(fields.get("tid"), 0),
+        raw["id"], str(raw["name"]), _whole(fields.get("rf_id")), _whole(fields.get("tid"), 0),
         tuple(_list(inputs.get("shapes") if nested else raw.get("input_shapes"))),
         tuple(map(str, _list(inputs.get("types") if nested else raw.get("input_types")))),
-        str(raw.get("cat", "")), _number(raw.get("ts")),
-        _number(raw.get("dur")), _whole(args.get("correlation")),
+        str(raw.get("cat", "")),
     )  # fmt: skip
 
 
@@ -114,16 +102,8 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _whole(value: Any, default: int = -1) -> int:
     return int(value) if isinstance(value, int | float) and abs(value) < 2**63 else default
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else None
 
 
 def looks_like_chakra(file: TraceFile) -> bool:

@@ -42,54 +42,34 @@ class TracedCollective:
     members: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
-    """A process group as one rank's stream shows it; ``size`` is None where nothing tells it."""
-
-    name: str
-    size: int | None
-
-
-def collective_of(
-    linked: LinkedTrace, launch: Launch, world: int, carried: Communicator | None = None
-) -> TracedCollective:
-    """Kind, bytes and group of the collective that a NCCL kernel launch belongs to.
-
-    ``carried`` is the process group of the kernel's stream, for calls that do not name theirs.
-    """
+def collective_of(linked: LinkedTrace, launch: Launch, world: int) -> TracedCollective:
+    """Kind, bytes and group of the collective that a NCCL kernel launch belongs to; the whole world where the
+    call names no group."""
     kernel = launch.gpu[0]
     chain = list(linked.chain(launch.op))
     stated = _stated_by(kernel, chain)
-    kind = kind_of(linked, launch)
+    kind = _kind_of(kernel, chain, stated)
     size = (stated.args.group_size if stated else -1) or -1
     group_size = size if size > 0 else None
     if stated and stated.args.in_elements >= 0:
         return _stated(stated, kind, group_size, world)
-    own = group_size or stated_group_size(linked, launch) or (carried.size if carried else None)
+    own = group_size or _stated_group_size(kind, chain)
     found = _from_shapes(kind, _inputs(chain, kind), own or world, kernel)
-    return replace(found, group=carried.name if carried else WORLD, group_size=own)
+    return replace(found, group_size=own)
 
 
-def is_named(linked: LinkedTrace, launch: Launch) -> bool:
-    """Whether the call says which process group it is of."""
-    stated = _stated_by(launch.gpu[0], linked.chain(launch.op))
-    return stated is not None and bool(stated.args.group_name)
-
-
-def kind_of(linked: LinkedTrace, launch: Launch) -> str:
+def _kind_of(kernel: Event, chain: list[Event], stated: Event | None) -> str:
     """What kind of collective a NCCL kernel is."""
-    chain = list(linked.chain(launch.op))
-    stated = _stated_by(launch.gpu[0], chain)
     named = [stated.args.collective] if stated else []
     named += [e.name for e in chain if e.name.startswith(("nccl:", "c10d::", "_c10d", "c10d_"))]
-    return _kind([*named, launch.gpu[0].name])
+    return _kind([*named, kernel.name])
 
 
-def stated_group_size(linked: LinkedTrace, launch: Launch) -> int | None:
+def _stated_group_size(kind: str, chain: list[Event]) -> int | None:
     """The size of the group by the two buffers of an all_gather or reduce_scatter, where both are listed."""
-    if kind_of(linked, launch) not in ("all_gather", "reduce_scatter"):
+    if kind not in ("all_gather", "reduce_scatter"):
         return None
-    for event in linked.chain(launch.op):
+    for event in chain:
         sizes = sorted(t.elements for t in tensors_of(event) if t.elements > 0)
         if len(sizes) == 2 and sizes[1] > sizes[0] and sizes[1] % sizes[0] == 0:
             return sizes[1] // sizes[0]

@@ -1,11 +1,10 @@
-"""Notes on a trace: missing sizes, unexplained delays, the profiler's own work."""
+"""Notes on a trace: missing sizes, unexplained delays."""
 
 from __future__ import annotations
 
 from stepsight.program.job import Sizing
-from stepsight.trace.constants import MUCH_CUT_OFF, MUCH_DELAY, MUCH_RECORDING, MUCH_UNSIZED
+from stepsight.trace.constants import MUCH_CUT_OFF, MUCH_DELAY, MUCH_UNSIZED
 from stepsight.trace.linking.link import LinkedTrace
-from stepsight.trace.step.host_times import recording_gaps
 from stepsight.trace.step.job import groups_of, rank_program, unmatched
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.run import TraceRun, measured_step_us
@@ -15,7 +14,6 @@ from stepsight.trace.step.steps import NO_MARKS
 def caveats(run: TraceRun, step: int) -> list[str]:
     """Notes on one step of a run, for whoever reads its prediction."""
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
-    linked = {r.rank: r.linked for r in run.ranks}
     measured_us = measured_step_us(run)
     notes = []
     counted, kept = (max(shares) for shares in zip(*map(_unrecorded, programs.values()), strict=True))
@@ -38,14 +36,6 @@ def caveats(run: TraceRun, step: int) -> list[str]:
         notes.append(
             f"the collectives of ranks {ranks[0]} to {ranks[-1]} do not match each other; they keep the"
             " trace's times, waiting included"
-        )
-    recording_us = {rank: sum(recording_gaps(linked[rank], p).values()) for rank, p in programs.items()}
-    slowed = max(recording_us, key=lambda rank: recording_us[rank])
-    if recording_us[slowed] > MUCH_RECORDING * measured_us:
-        notes.append(
-            f"the profiler itself held rank {slowed} up for {recording_us[slowed] / 1e3:.1f} ms of the"
-            f" {measured_us / 1e3:.1f} ms step, trying to record arguments of Triton launches that are"
-            " neither tensor nor number; a step not profiled so does not take it (record without shapes)"
         )
     return notes
 

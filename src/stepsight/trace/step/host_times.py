@@ -1,11 +1,4 @@
-"""Host overheads for a traced step: gathered from other steps or ranks, or a shared table's.
-
-With ``record_shapes`` torch turns every argument of a Triton launch into a value it can keep. A tensor or a
-number takes a µs. Of any other object (a tensor descriptor, say) it tries to compile the class, reading and
-parsing its source in Python, at every launch: 0.4 ms per object (`scripts/recording_cost.py`; torch 2.13, AMD
-EPYC). The time lies in the gap before the launch (T1); a step that is not profiled with shapes does not have
-it.
-"""
+"""Host overheads for a traced step: gathered from other steps or ranks, or a shared table's."""
 
 from __future__ import annotations
 
@@ -16,17 +9,12 @@ from dataclasses import dataclass, replace
 from stepsight.overheads.gather import Gathered, HostSample
 from stepsight.overheads.tables import Overheads
 from stepsight.program.job import HostTimes, Op
-from stepsight.trace.linking.link import LinkedTrace, link
-from stepsight.trace.reading.events import Event
+from stepsight.trace.linking.link import link
 from stepsight.trace.reading.kineto import KinetoTrace
 from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.steps import find_steps, host_units
 from stepsight.trace.step.waits import WaitResolver
-
-_TRITON = "triton"
-_NO_TENSOR = ("", "Scalar")
-"""How the profiler names the type of an argument that is no tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,30 +104,3 @@ def _shared(op: Op, overheads: Overheads | None) -> HostTimes | None:
 
 def _launches(op: Op) -> int:
     return len(op.kernels) + (op.collective is not None)
-
-
-def recording_gaps(linked: LinkedTrace, program: StepProgram) -> dict[Place, float]:
-    """The gaps in µs that recording made, by the place of the launch after them.
-
-    A kernel works on tensors. Where the trace lists the tensors of other Triton launches and
-    of this one nothing but numbers, its tensors came inside objects.
-    """
-    if not any(_is_triton(event) and _has_tensors(event) for event in linked.ops):
-        return {}
-    found = {}
-    for traced, place in zip(program.ops, places_of(program), strict=True):
-        times = traced.op.overhead_us
-        if not traced.launches or traced.unit.op < 0 or times is None:
-            continue
-        event = linked.ops[traced.unit.op]
-        if _is_triton(event) and not _has_tensors(event):
-            found[place] = times.t1
-    return found
-
-
-def _is_triton(event: Event) -> bool:
-    return event.args.kernel_backend == _TRITON
-
-
-def _has_tensors(event: Event) -> bool:
-    return any(kind not in _NO_TENSOR for kind in event.types())

@@ -32,9 +32,8 @@ from stepsight.trace.step.run import RankTrace, TraceRun
 def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     """One rank's step, with the host times that the trace shows."""
     if step not in rank.built:
-        groups = run.groups.on_rank(rank.rank)
         rank.built[step] = step_program(
-            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size, groups
+            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size
         )
     return rank.built[step]
 
@@ -44,9 +43,8 @@ def host_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     if step in rank.built:
         return rank.built[step]
     if step not in rank.host_only:
-        groups = run.groups.on_rank(rank.rank)
         rank.host_only[step] = step_program(
-            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size, groups, sized=False
+            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size, sized=False
         )
     return rank.host_only[step]
 
@@ -164,7 +162,7 @@ def groups_of(run: TraceRun, programs: dict[int, StepProgram]) -> dict[str, tupl
     result: dict[str, tuple[Group, ...]] = {"world": (Group("world", everyone),)}
     for name in sorted(names - {"world"}):
         known = _sets_of(run, name) or _stated_sets(programs, name, run.world_size)
-        result[name] = run.groups.sets.get(name) or _covering(known, name, run.world_size)
+        result[name] = _covering(known, name, run.world_size)
     return result
 
 

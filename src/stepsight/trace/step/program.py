@@ -6,7 +6,6 @@ trace itself) is decided later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -19,7 +18,7 @@ from stepsight.trace.linking.launches import HIDDEN, Launch
 from stepsight.trace.linking.link import is_collective_kernel
 from stepsight.trace.reading.events import listed
 from stepsight.trace.sizing.calls import Calls
-from stepsight.trace.sizing.collectives import Communicator, TracedCollective, collective_of
+from stepsight.trace.sizing.collectives import TracedCollective, collective_of
 from stepsight.trace.step.host_parts import allocating_times, host_times, spread
 from stepsight.trace.step.steps import LAUNCH, SYNC, WAIT, HostUnit, Item, Step
 from stepsight.trace.step.waits import StreamId, WaitResolver
@@ -52,22 +51,18 @@ class StepProgram:
     start_us: float
     end_us: float
     streams: dict[StreamId, str]
-    clipped_us: float = 0.0
-    """Host time concurrent with another thread's, which did not lengthen the step."""
     unexplained_us: float = 0.0
     """Time that kernels began late for no reason the trace shows; replay counts it as theirs."""
 
 
 def step_program(
-    calls: Calls, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int,
-    communicators: Mapping[StreamId, Communicator] | None = None, *, sized: bool = True,
-) -> StepProgram:  # fmt: skip
+    calls: Calls, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int, *, sized: bool = True
+) -> StepProgram:
     """The ops that the host started within the step, in order, over all its threads.
 
-    ``communicators`` are the process groups of the streams, where the trace's calls do not name theirs.
     Without ``sized``, kernels have neither sizes nor times: enough for host times and collectives.
     """
-    builder = _Builder(calls, resolver, world, step, communicators or {}, sized=sized)
+    builder = _Builder(calls, resolver, world, step, sized=sized)
     for unit in units:
         if step.start_us <= unit.start < step.end_us:
             builder.add(unit)
@@ -84,14 +79,10 @@ class _Segment:
 
 
 class _Builder:
-    def __init__(
-        self, calls: Calls, resolver: WaitResolver, world: int, step: Step,
-        communicators: Mapping[StreamId, Communicator], *, sized: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, calls: Calls, resolver: WaitResolver, world: int, step: Step, *, sized: bool) -> None:
         self.sized = sized
         self.unsized: dict[str, Kernel] = {}
         self.calls, self.linked, self.resolver, self.world = calls, calls.linked, resolver, world
-        self.communicators = communicators
         self.program = StepProgram([], step.start_us, step.end_us, resolver.stream_names)
         self.op_of_launch: dict[int, int] = {}
         self.host_at = step.start_us
@@ -147,7 +138,6 @@ class _Builder:
         """How much of the unit's time was not already covered by another thread's."""
         span = unit.end - unit.start
         alone = max(0.0, unit.end - max(unit.start, self.host_at))
-        self.program.clipped_us += span - alone
         return alone / span if span > 0 else 1.0
 
     def _close(
@@ -256,7 +246,7 @@ class _Builder:
 
     def _collective(self, launch: Launch) -> tuple[Collective, TracedCollective]:
         kernel = launch.gpu[0]
-        traced = collective_of(self.linked, launch, self.world, self.communicators.get(kernel.args.stream))
+        traced = collective_of(self.linked, launch, self.world)
         stream = self.program.streams.get(kernel.args.stream, COMM)
         made = Collective(
             traced.kind, traced.bytes if traced.bytes is not None else 0.0, traced.group, stream,

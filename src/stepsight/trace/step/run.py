@@ -26,7 +26,7 @@ from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.sizing.kernel_names import add_types
-from stepsight.trace.step.communicators import ProcessGroups, clock_offsets_us, process_groups
+from stepsight.trace.step.clocks import clock_offsets_us
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.steps import HostUnit, Step, allocation_us, find_steps, gpu_periods, host_units
 from stepsight.trace.step.waits import WaitResolver
@@ -94,11 +94,6 @@ class TraceRun:
     warnings: tuple[str, ...] = field(default=())
     gpus_on_host: int = 0
     memory_gb: float | None = None
-
-    @cached_property
-    def groups(self) -> ProcessGroups:
-        """The process groups of collectives that name none."""
-        return process_groups(((r.rank, r.base_us, r.linked) for r in self.ranks), self.world_size)
 
     @property
     def missing(self) -> tuple[int, ...]:
