@@ -31,8 +31,8 @@ from stepsight.program.variants import UNALIGNED, Kind, Role
 ROW_BYTES = 16
 
 SMALL_TF32 = 0.2
-"""How much longer tf32 GEMMs take than bf16's efficiency says, while they are short: 1.24 in the median of 136
-in two A100 traces; NVIDIA's DLRMs in tf32 show it, too."""
+"""How much longer tf32 GEMMs take than bf16's efficiency says, while they are short: 1.24 in the median of
+136 in two A100 traces; NVIDIA's DLRMs in tf32 show it, too."""
 SHORT_US = 100.0
 """Speed of light at which half of that is left: at 440 µs they take 0.95 (the same traces)."""
 NARROW_LOADS = 0.7
