@@ -137,18 +137,58 @@ the longest from the maximum of four other methods."""
 
 PEFT_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "ADALORA": {"init_r": 64, "target_r": 32, "tinit": 200, "tfinal": 500, "total_step": 5000},
+    "ADAMSS": {"num_subspaces": 32, "subspace_rank": 1},
     "ADAPTION_PROMPT": {"adapter_len": 100, "adapter_layers": 28, "target_modules": "self_attn"},
-    "OFT": {"oft_block_size": 0},
-    "LOKR factor4": {"decompose_factor": 4},
+    "BOFT": {"boft_block_size": 4},
+    "C3A": {"block_size": 64},
+    "DEFT para": {"para": True},
+    "EWORA": {"num_experts": 4},
+    "FOURIERFT 5000": {"n_frequency": 5000},
+    "FROD": {"sparse_rate": 0.01, "runtime_offload_base_weight": True},
+    "FROD sparse0.02": {"sparse_rate": 0.02},
     "GLORA vector": {"config_A_B": "vector", "config_C": "vector", "config_D_E": "constant"},
     "LILY a2-b2": {"num_B": 2, "stride_A": 14},
-    "DEFT para": {"para": True},
-    "TINYLORA weight-tying": {"weight_tying": 1.0},
+    "LOHA khatri-rao": {"use_khatri_rao": True},
+    "LOKR factor4": {"decompose_factor": 4},
+    "LORA bdlora": {"use_bdlora": {
+        "target_modules_bd_a": ["o_proj", "down_proj"], "nblocks": 2,
+        "target_modules_bd_b": ["q_proj", "v_proj", "k_proj", "up_proj", "gate_proj"],
+    }},
+    "LORA kasa": {"kasa_config": {"beta": 1e-4, "gamma": 1e-3}},
+    "LORA mica": {"init_lora_weights": "mica"},
     "LORA rslora": {"use_rslora": True},
-    "P_TUNING": {"num_virtual_tokens": 20, "encoder_hidden_size": 3072},
-    "BOFT": {"boft_block_size": 4},
-}
-"""What the benchmark's adapter files state beyond rank and modules, by method and a word of the name."""
+    "LORA velora": {"velora_config": {"init_type": "batch_average_once", "num_groups": 32, "scale": 1.0}},
+    "MISS bat": {"init_weights": "bat"},
+    "MISS mini": {"init_weights": "mini", "mini_r": 64},
+    "OFT": {"oft_block_size": 0},
+    "OSF rank128": {"rank_pattern": {
+        **dict.fromkeys(("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 2944),
+        **dict.fromkeys(("k_proj", "v_proj"), 896),
+    }},
+    "PEANUT": {"act_fn": "relu", "depth": 0},
+    "PEANUT depth2": {"depth": 2},
+    "PSOFT fast": {"psoft_svd": "lowrank", "use_cayley_neumann": True},
+    "P_TUNING": {"num_virtual_tokens": 20, "encoder_hidden_size": 3072, "encoder_num_layers": 2},
+    **{f"P_TUNING vt{n}": {"num_virtual_tokens": n} for n in (10, 20, 30, 50)},
+    "P_TUNING LSTM": {"encoder_reparameterization_type": "LSTM"},
+    "ROAD": {"variant": "road_2", "group_size": 64},
+    "SHADOW": {
+        "shadow_model": "mirror", "shadow_hidden_size": 32, "shadow_intermediate_size": 256,
+        "shadow_num_attention_heads": 8, "shadow_num_hidden_layers": 1, "share_embeddings": True,
+    },
+    "SUPERTUNING s974": {"sparsity": 0.974},
+    "SUPERTUNING s99": {"sparsity": 0.99},
+    "SUPERTUNING s9935": {"sparsity": 0.9935},
+    "SUPERTUNING bottomk": {"select_top": False},
+    "TINYLORA weight-tying": {"weight_tying": 1.0},
+    "TRAINABLE_TOKENS": {"token_indices": [128000, 128001]},
+    "UNILORA td131072": {"theta_d_length": 131072},
+    "VBLORA": {"num_vectors": 256, "vector_length": 256},
+    "VBLORA bank1024": {"num_vectors": 1024},
+    "WAVEFT 5000": {"n_frequency": 5000},
+}  # fmt: skip
+"""What the benchmark's adapter files (huggingface/peft, method_comparison/MetaMathQA/experiments) state
+beyond rank and modules, by method and a word of the experiment's name; later lines override."""
 PER_TOKEN = {"PROMPT_TUNING": 3072, "PREFIX_TUNING": 2 * 28 * 1024}
 """Trainable parameters per virtual token of a 3B Llama."""
 
@@ -169,6 +209,7 @@ def peft_l40s(row: Row, where: str) -> MeasuredStep:
         "kind": kind, "rank": int(float(row["rank"] or 0)), "batch": batch, "trainable": trainable,
         "targets": [t for t in row["target_modules"].split(";") if t], "settings": settings,
         "checkpointing": row["grad_checkpointing"] == "True",
+        "optimizer": next((o for o in ("lorafa", "riemannian") if o in row["experiment"]), "adamw"),
     }  # fmt: skip
     mean = number(row["mean_tokens_per_step"], f"{where}: mean_tokens_per_step") / batch - 1
     short, long = (round(mean * (PADDED + way * LENGTH_SPREAD)) for way in (-1, 1))

@@ -218,3 +218,21 @@ for _ in range(5):
     assert before["fill", "fp32"] > today["fill", "fp32"]
     with pytest.raises(InputError, match="is not a version"):
         Assumptions.read(["torch=old"])
+
+
+def test_arrays_read_from_the_gpu_differ_so_that_a_script_can_cluster_or_sort_them(tmp_path: Path) -> None:
+    text = """
+import torch
+from torch import nn
+rows = torch.randn(300, 2, device="cuda").cpu()
+kinds = [int(n) for n in (rows[:, 0] > 0).long().bincount()]
+layers = nn.ModuleList(nn.Linear(8, n) for n in kinds).cuda()
+optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+for _ in range(4):
+    sum(layer(torch.randn(4, 8, device="cuda")).sum() for layer in layers).backward()
+    optimizer.step()
+"""
+    step = captured(tmp_path, text)
+    kernels = [k for op in step.job.programs[0].ops for k in op.kernels]
+    columns = [dict(k.dims)["n"] for k in kernels if k.operator == "linear"]
+    assert len(columns) == 2 and sum(columns) == 300

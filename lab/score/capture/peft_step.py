@@ -14,6 +14,7 @@ import msgspec
 import peft
 import torch
 import transformers
+from peft.optimizers import create_lorafa_optimizer, create_riemannian_optimizer
 
 LLAMA_3B = {
     "hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8,
@@ -33,7 +34,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     settings: dict[str, Any] = {}
     batch: int = 4
     trainable: int = 0
-    optimizer: str = "AdamW"
+    optimizer: str = "adamw"
     checkpointing: bool = False
 
 
@@ -41,23 +42,31 @@ def train(asked: Asked) -> None:
     config = transformers.LlamaConfig(**LLAMA_3B)
     with torch.device("cuda"):
         base = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        if asked.checkpointing:
-            base.enable_input_require_grads()
-            base.gradient_checkpointing_enable()
-        adapter = _adapter(asked)
-        model = peft.get_peft_model(base, adapter) if adapter else base
-    model = model.cuda()
+    if asked.checkpointing:
+        base.enable_input_require_grads()
+        base.gradient_checkpointing_enable()
+    adapter = _adapter(asked)
+    model = (peft.get_peft_model(base, adapter) if adapter else base).cuda()
     found = sum(p.numel() for p in model.parameters() if p.requires_grad)
     print(f"trainable {found:,} of {asked.trainable:,}", file=sys.stderr)
     if asked.trainable and abs(found / asked.trainable - 1) > 0.02:
         raise SystemExit(f"the adapter has {found:,} parameters, the row {asked.trainable:,}")
     model.train()
-    optimizer = torch.optim.AdamW(
-        (p for p in model.parameters() if p.requires_grad), lr=1e-4, weight_decay=0.1
-    )
+    optimizer = _optimizer(asked, model)
     schedule = transformers.get_cosine_schedule_with_warmup(optimizer, 500, 5000)
     for length in asked.lengths:
         _step(asked.batch, length, model, optimizer, schedule)
+        if asked.kind == "ADALORA":
+            model.base_model.update_and_allocate(asked.settings["tinit"] + 1)
+
+
+def _optimizer(asked: Asked, model: Any) -> torch.optim.Optimizer:
+    if asked.optimizer == "lorafa":
+        return create_lorafa_optimizer(model, asked.rank, 2 * asked.rank, lr=1e-4, weight_decay=0.1)
+    if asked.optimizer == "riemannian":
+        return create_riemannian_optimizer(model, torch.optim.AdamW, lr=1e-4, weight_decay=0.1)
+    trained = (p for p in model.parameters() if p.requires_grad)
+    return torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.1)
 
 
 def _step(sequences: int, length: int, model: Any, optimizer: Any, schedule: Any) -> None:

@@ -121,8 +121,8 @@ def follow_checks(name: str, args: Any, out: Any) -> None:
 
 FLOATS_FOLLOWED = 64
 """Floats are followed up to this many elements: loss scales, small constants."""
-INTEGERS_FOLLOWED = 1 << 22
-"""Integers and masks are followed up to this many elements: token ids, positions, lengths."""
+INTEGER_BYTES_FOLLOWED = 1 << 25
+"""Integers and masks are followed up to this many bytes: token ids, positions, masks of weights."""
 LARGEST_READ_BYTES = 1 << 28
 """Larger copies to the host stay without data."""
 
@@ -180,13 +180,15 @@ class Values:
 
     def _worth_following(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> bool:
         if tensors:
-            return all(followed(t) for t in tensors) and sum(t.numel() for t in tensors) <= INTEGERS_FOLLOWED
+            return all(map(followed, tensors)) and sum(map(_bytes, tensors)) <= INTEGER_BYTES_FOLLOWED
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         size = args[0] if args and isinstance(args[0], list | tuple) else ()
         count = 1
         for extent in size:
             count *= extent if isinstance(extent, int) else 1
-        return count <= (FLOATS_FOLLOWED if dtype.is_floating_point else INTEGERS_FOLLOWED)
+        if dtype.is_floating_point:
+            return count <= FLOATS_FOLLOWED
+        return count * dtype.itemsize <= INTEGER_BYTES_FOLLOWED
 
     def item(self, tensor: torch.Tensor) -> Any:
         """What ``.item()`` gives."""
@@ -213,11 +215,14 @@ class Values:
         if value is not None:
             return value.to(dtype) if dtype else value.clone()
         wanted = dtype or tensor.dtype
-        if tensor.numel() > 1:
-            self.assumed[f"{_kind(wanted)} copied to the host are 0"] += 1
-        if tensor.numel() * tensor.element_size() > LARGEST_READ_BYTES:
+        if _bytes(tensor) > LARGEST_READ_BYTES:
             with tensor.fake_mode:
                 return torch.empty(tensor.shape, dtype=wanted, device="cpu")
+        if wanted.is_floating_point and tensor.numel() > FLOATS_FOLLOWED:  # what a script clusters or sorts
+            self.assumed["arrays copied to the host are standard normal"] += 1
+            return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(wanted)
+        if tensor.numel() > 1:
+            self.assumed[f"{_kind(wanted)} copied to the host are 0"] += 1
         return torch.zeros(tensor.shape, dtype=wanted)
 
     def depends_on_values(self, name: str, args: Any) -> bool:
@@ -294,8 +299,13 @@ def _mask_of(name: str, args: Any) -> torch.Tensor | None:
 
 
 def followed(tensor: torch.Tensor) -> bool:
-    real = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    return bool(tensor.numel() <= (FLOATS_FOLLOWED if real else INTEGERS_FOLLOWED))
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        return bool(tensor.numel() <= FLOATS_FOLLOWED)
+    return _bytes(tensor) <= INTEGER_BYTES_FOLLOWED
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _kind(dtype: torch.dtype) -> str:

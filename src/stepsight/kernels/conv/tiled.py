@@ -119,7 +119,7 @@ MEETING = 2.0
 def tiled_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     """Times of convolutions in a dtype for which the GPU has tensor cores."""
     time_us = KERNEL_FLOOR_US + tiled_us(batch, spec) + copies_us(batch, spec)
-    return Estimates.uniform(time_us, Source.ROOFLINE, SPREAD, NOTE)
+    return Estimates.uniform(time_us, Source.TRANSFERRED, SPREAD, NOTE)
 
 
 def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
