@@ -188,7 +188,7 @@ class Values:
             count *= extent if isinstance(extent, int) else 1
         if dtype.is_floating_point:
             return count <= FLOATS_FOLLOWED
-        return count * dtype.itemsize <= INTEGER_BYTES_FOLLOWED
+        return bool(count * dtype.itemsize <= INTEGER_BYTES_FOLLOWED)
 
     def item(self, tensor: torch.Tensor) -> Any:
         """What ``.item()`` gives."""
@@ -305,7 +305,7 @@ def followed(tensor: torch.Tensor) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.numel() * tensor.element_size())
 
 
 def _kind(dtype: torch.dtype) -> str:
