@@ -7,7 +7,7 @@ from stepsight import load_platform, predict
 from stepsight.errors import StepsightError
 from stepsight.prediction.answer import predict_job
 from stepsight.program.job import Period
-from stepsight.simulate.periods import evenly
+from stepsight.simulate.periods import continued, evenly
 from stepsight.simulate.timeline import simulate
 from stepsight.workload.files import parse_workload
 
@@ -94,3 +94,10 @@ def test_a_clock_that_nothing_moves_holds_nobody_up():
 def test_a_period_lists_three_blocks():
     with pytest.raises(StepsightError, match="three blocks"):
         Period((0, 10, 20), 5)
+
+
+def test_long_and_short_blocks_take_turns() -> None:
+    [seen] = states([0, 5], [10, 15], [14, 19], [24, 29], [28, 33])
+    assert evenly([seen]).all()
+    assert continued(seen, 4)[:, 0, 0].tolist() == [56, 61]
+    assert continued(seen, 3)[:, 0, 0].tolist() == [52, 57]

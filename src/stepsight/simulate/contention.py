@@ -13,14 +13,14 @@ nothing moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
 import numpy.typing as npt
 
 from stepsight.constants import area
-from stepsight.estimate import FloatArray
+from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.spec import ContentionSpec
 from stepsight.simulate.engine import LaneTimes, Priced, Walk
 from stepsight.simulate.intervals import covered_by_rank
@@ -97,35 +97,54 @@ def _carriers(tape: LoweredProgram) -> set[int]:
     return {meeting.stream for meeting in _meetings(tape)}
 
 
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Of every launch: its stream, whether it is a collective, and whether that is a message between two."""
+
+    stream: IntArray
+    collective: BoolArray
+    message: BoolArray
+
+    @classmethod
+    def of(cls, stream: Sequence[int] | IntArray, kind: Sequence[str]) -> Streams:
+        """By the kinds of collectives; "" stands for a kernel."""
+        flags = np.array([(each != "", each == "send_recv") for each in kind], dtype=bool).reshape(-1, 2)
+        return cls(np.asarray(stream), flags[:, 0], flags[:, 1])
+
+
+def _streams(tape: LoweredProgram) -> Streams:
+    kind = [""] * tape.launches
+    for meeting in _meetings(tape):
+        kind[meeting.launch] = meeting.kind
+    return Streams.of(tape.launch_stream, kind)
+
+
 def _stretched(
     tape: LoweredProgram, base: Priced, times: LaneTimes, contention: ContentionSpec
 ) -> FloatArray:
     """The device times of one lane, given where everything lay in the last walk."""
-    meeting = np.zeros(tape.launches, dtype=bool)
-    meeting[[m.launch for m in _meetings(tape)]] = True
-    carriers = sorted(_carriers(tape))
     shape = times.end_us.shape
-    device: FloatArray = np.broadcast_to(base.device_us, shape).copy()
-    compute, comm = np.flatnonzero(~meeting), np.flatnonzero(meeting)
-    if not len(comm):
-        return device
     begin, end = (np.ascontiguousarray(a.reshape(len(a), -1).T) for a in (times.begin_us, times.end_us))
+    more = slowed_us(_streams(tape), begin, end, contention)
+    return np.asarray(np.broadcast_to(base.device_us, shape) + more.T.reshape(shape))
+
+
+def slowed_us(on: Streams, begin: FloatArray, end: FloatArray, contention: ContentionSpec) -> FloatArray:
+    """How much longer each launch takes than alone, by where all of them lay; a row is a rank."""
     more = np.zeros_like(begin)
+    compute, comm = np.flatnonzero(~on.collective), np.flatnonzero(on.collective)
+    if not len(comm):
+        return more
     kernel, transfer = (begin[:, compute], end[:, compute]), (begin[:, comm], end[:, comm])
-    under_comm = covered_by_rank(*kernel, *transfer)
-    more[:, compute] = under_comm * (1 - 1 / contention.compute_under_comm)
-    under_compute = covered_by_rank(*transfer, *kernel)
-    more[:, comm] = under_compute * (1 - 1 / contention.comm_under_compute)
-    messages = np.zeros(tape.launches, dtype=bool)
-    messages[[m.launch for m in _meetings(tape) if m.kind == "send_recv"]] = True
-    for stream in carriers if len(carriers) > 1 else ():
-        mine = tape.launch_stream[comm] == stream
-        # Links carry both ways at once: messages to and from neighbours do not share them.
-        others_share = ~mine & ~(messages[comm] & messages[comm[mine]].any())
-        own, others = ([a[:, m] for a in transfer] for m in (mine, others_share))
+    more[:, compute] = covered_by_rank(*kernel, *transfer) * (1 - 1 / contention.compute_under_comm)
+    more[:, comm] = covered_by_rank(*transfer, *kernel) * (1 - 1 / contention.comm_under_compute)
+    # Links carry both ways at once: messages to and from neighbours do not share them.
+    carrier = np.where(on.message, -1, on.stream)[comm]
+    carriers = np.unique(carrier)
+    for mine in (carrier == each for each in carriers if len(carriers) > 1):
+        own, others = ([a[:, m] for a in transfer] for m in (mine, ~mine))
         more[:, comm[mine]] += covered_by_rank(*own, *others) * (1 - 1 / SHARED_LINK)
-    device += more.T.reshape(shape)
-    return device
+    return more
 
 
 def _held(tape: LoweredProgram, computing: BoolArray, base: Priced, times: LaneTimes) -> FloatArray:

@@ -19,7 +19,7 @@ from stepsight.workload.llm.config import LanguageConfig
 FEWEST_BLOCKS, MOST_BLOCKS = 3, 48
 """Micro-batches of a pipeline's steady part that are walked at first, and at most; twice as many each
 time that the step still changes by more than `SAME_STEP`."""
-SAME_STEP = 5e-4
+SAME_STEP = 2e-3
 MOST_OPERATORS = 20_000
 """A longer program is not made longer still."""
 
