@@ -145,10 +145,11 @@ def test_a_predicted_step_goes_out_to_chakra(tmp_path):
 
 
 def test_what_does_not_fit_comes_with_options_that_were_tried():
-    done = stepsight("predict", "llama3-8b", "-p", "8xH100-SXM")
+    job = ("predict", "llama3-8b", "-p", "8xH100-SXM", "--set", "zero=1")
+    done = stepsight(*job)
     line = next(line for line in done.stdout.splitlines() if "to make it fit: --set" in line)
     options = line.split("--set ", 1)[1].split("  (")[0]
-    again = stepsight("predict", "llama3-8b", "-p", "8xH100-SXM", "--must-fit", "--set", options)
+    again = stepsight(*job, "--must-fit", "--set", options)
     assert again.returncode == 0, again.stdout
     assert "DOES NOT FIT" not in again.stdout
 

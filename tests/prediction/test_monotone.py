@@ -120,3 +120,29 @@ def test_more_work_or_a_slower_gpu_never_takes_less_time(group: int) -> None:
         if after < (1 - SLACK) * before:
             fallen.append(f"seed {seed} on {name}: {what} {override} {after / before - 1:+.2%}")
     assert not fallen, "\n".join(fallen)
+
+
+ALONE = ["contention.compute_under_comm=1.0", "contention.comm_under_compute=1.0"]
+LLAMA = {"family": "llama", "hidden": 4096, "heads": 32, "ffn": 8192, "batch_per_rank": 13}
+GPT = {"family": "gpt2", "hidden": 1024, "heads": 8, "ffn": 2048, "batch_per_rank": 5}
+BOUND_BY_COMMUNICATION = [("8xB200-SXM", LLAMA, "fp16"), ("2x8xB200-SXM-50G", GPT, "tf32")]
+
+
+@pytest.mark.parametrize(("name", "sizes", "precision"), BOUND_BY_COMMUNICATION)
+def test_a_slower_host_gains_only_what_overlapped_compute_costs_the_communication(
+    name: str, sizes: dict[str, Any], precision: str
+) -> None:
+    """Kernels that are launched later overlap less with the collectives that bound the step."""
+    document = {
+        "kind": "transformer", "layers": 2, "vocab": 50257, "sequence": 128, **sizes,
+        "training": {"precision": precision, "optimizer": "none"},
+        "parallel": {"data": load_platform(name).spec.ranks},
+    }  # fmt: skip
+    steps = {
+        (speed, alone): step_us(document, load_platform(name, [f"host.speed={speed}", *ALONE[: 2 * alone]]))
+        for speed in (1.0, 0.7, 0.5)
+        for alone in (False, True)
+    }
+    assert steps[0.7, False] < steps[1.0, False]
+    assert steps[1.0, True] <= steps[0.7, True] * (1 + 1e-9) <= steps[0.5, True] * (1 + 2e-9)
+    assert all(steps[speed, False] >= steps[1.0, True] for speed in (0.7, 0.5))

@@ -10,6 +10,7 @@ import pytest
 
 import stepsight
 from stepsight.hardware.gpus import load_gpu
+from stepsight.kernels.columns import product_flops
 from stepsight.prediction.display import assumed
 from stepsight.prediction.memory import MemoryLine, what_would_help
 from stepsight.prediction.runnable import missing_units
@@ -185,13 +186,18 @@ def test_mfu_is_against_the_peak_of_the_stated_type() -> None:
 
 
 def test_recomputed_flops_count_for_hfu_only() -> None:
-    plain = stepsight.predict("llama3-8b", "8xH100-SXM", set={"parallel.zero": 3}).throughput
-    again = stepsight.predict(
-        "llama3-8b", "8xH100-SXM", set={"parallel.zero": 3, "training.recompute": "full"}
-    ).throughput
-    assert plain.hfu is None
-    assert again.hfu is not None and again.mfu is not None
-    assert 1.25 * again.mfu < again.hfu < 4 / 3 * again.mfu
+    none, selective, full = (
+        stepsight.predict("llama3-8b", "8xH100-SXM", set={"zero": 3, "recompute": mode}).throughput
+        for mode in ("none", "selective", "full")
+    )
+    assert none.hfu is None
+    assert selective.hfu and selective.mfu and full.hfu and full.mfu
+    assert 1.0 < selective.hfu / selective.mfu < 1.25 < full.hfu / full.mfu < 4 / 3
+
+
+def test_attention_without_a_window_sees_the_whole_sequence() -> None:
+    sizes = {"batch": 1, "heads": 8, "q": 1024, "head_dim": 64}
+    assert product_flops(Kernel.of("attention", "bf16", **sizes)) == 4 * 8 * 1024 * 1024 * 64
 
 
 def test_fp8_mfu_is_also_given_against_the_bf16_peak() -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stepsight.dtypes import DTYPE_BYTES
 from stepsight.estimate import Estimates, FloatArray, IntArray
-from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.families import FAMILIES, FLASH_BACKWARD, PRODUCTS
 from stepsight.program.job import Kernel
 from stepsight.program.variants import Kind, classify
 
@@ -157,6 +157,17 @@ def complete(family: str, dtype: str, dims: Mapping[str, FloatArray], n: int) ->
             column = np.full(n, _NEUTRAL.get(key, 1.0))
         full[key] = _sound(column)
     return full
+
+
+def product_flops(kernel: Kernel, *, masked: bool = True) -> float:
+    """FLOPs of a matrix product as models count them, zero for any other kernel; without ``masked`` attention
+    counts the whole sequence, causal or not, as MFU does."""
+    known = FAMILIES.get(kernel.family)
+    if known is None or known.category not in PRODUCTS:
+        return 0.0
+    dims = {name: np.array([float(value)]) for name, value in kernel.dims if masked or name != "causal"}
+    flops = float(known.flops(complete(kernel.family, kernel.dtype, dims, 1))[0])
+    return flops * FLASH_BACKWARD if kernel.family == "attention_backward" else flops
 
 
 def _sound(column: FloatArray) -> FloatArray:

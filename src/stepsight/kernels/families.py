@@ -223,3 +223,10 @@ def category(family: str) -> str:
     """The report category of a family; unknown families count as "other"."""
     known = FAMILIES.get(family)
     return known.category if known else "other"
+
+
+PRODUCTS = ("gemm", "conv", "attention")
+"""Categories whose FLOPs count: matrix products, as MFU is defined (PaLM, arXiv 2204.02311, appendix B)."""
+FLASH_BACKWARD = 2.0 / 2.5
+"""Flash attention computes the scores again in its backward pass: 2.5 times the forward FLOPs, of which
+twice the forward is the model's own."""

@@ -7,11 +7,10 @@ from dataclasses import replace
 from stepsight.errors import InputError
 from stepsight.hardware.spec import NEVER_EMULATED, GpuSpec, emulated, has_units, lack, substitute
 from stepsight.kernels.attention import FASTEST, impossible, runs_wide
-from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.families import FAMILIES, PRODUCTS
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.display import share
-from stepsight.prediction.throughput import PRODUCTS
 from stepsight.program.job import Job
 from stepsight.program.variants import FLASH2
 from stepsight.workload.dlrm.build import DlrmWorkload

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.families import FAMILIES, category
+from stepsight.kernels.columns import product_flops
+from stepsight.kernels.families import PRODUCTS, category
 from stepsight.platform.power import Power
 from stepsight.program.job import Job, Kernel, Op, Sizing
 from stepsight.program.observation import Observations, ObservedJob, OpObservations
@@ -19,11 +18,6 @@ from stepsight.program.setup import Setup
 if TYPE_CHECKING:
     from stepsight.prediction.answer import Prediction
 
-PRODUCTS = ("gemm", "conv", "attention")
-"""Categories whose FLOPs count: matrix products, as MFU is defined (PaLM, arXiv 2204.02311, appendix B)."""
-FLASH_BACKWARD = 2.0 / 2.5
-"""Flash attention computes the scores again in its backward pass: 2.5 times the forward FLOPs, of which
-twice the forward is the model's own."""
 J_PER_WH = 3600.0
 RECOMPUTED = "recompute"
 """The phase of operators that run a second time in the backward pass: no FLOPs of the model."""
@@ -133,7 +127,7 @@ def job_flops(job: Job, seen: Observations = (), *, recomputed: bool = False) ->
             kernels += Counter({kernel: times * program.period.skipped for kernel, times in block.items()})
         for (kernel, share), times in kernels.items():
             for part, count in kernel.parts or ((kernel, 1),):
-                flops = times * count * ranks[number] * share * _flops(part.family, part.dims)
+                flops = times * count * ranks[number] * share * product_flops(part)
                 if flops:
                     total[part.dtype] = total.get(part.dtype, 0.0) + flops
     return total
@@ -156,19 +150,6 @@ def has_unknown_products(job: Job) -> bool:
         k.sizing is Sizing.UNKNOWN and category(k.family) in PRODUCTS
         for program in job.programs for op in program.ops for k in op.kernels
     )  # fmt: skip
-
-
-def _flops(family: str, dims: tuple[tuple[str, float], ...]) -> float:
-    known = FAMILIES.get(family)
-    if known is None or known.category not in PRODUCTS:
-        return 0.0
-    kernel = Kernel(family, dims)
-    sizes = {
-        name: np.array([kernel.dim(name, 0.0 if name in ("padding", "causal") else 1.0)])
-        for name in known.dims
-    }
-    flops = float(known.flops(sizes)[0])
-    return flops * FLASH_BACKWARD if family == "attention_backward" else flops
 
 
 @dataclass(frozen=True, slots=True)

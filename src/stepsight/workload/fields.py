@@ -21,6 +21,8 @@ ALIASES = {
     "ep": "parallel.expert", "vp": "parallel.virtual_stages", "zero": "parallel.zero",
     "mbs": "parallel.micro_batch", "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe",
     "framework": "training.framework", "precision": "training.precision",
+    "recompute": "training.recompute", "attention": "training.attention", "compile": "training.compile",
+    "micro_batch": "parallel.micro_batch",
 }  # fmt: skip
 """Short names of a transformer's fields, in files, ``--set`` and searches."""
 

@@ -11,9 +11,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.records import Assignments, assigned, read_toml
 from stepsight.workload.fields import ALIASES, with_full_names
 from stepsight.workload.files import load_workload, resolve
-from stepsight.workload.llm.config import LanguageTraining
 from stepsight.workload.llm.known import is_config, is_name, named, read_config
-from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.recipe import recipe_of
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -42,15 +40,15 @@ def settings(
         recipe = recipe_of(loaded.config.recipe)
         by_recipe = {f"training.{k}": v for k, v in recipe.training.items()}
         by_recipe |= {f"parallel.{k}": v for k, v in recipe.parallel.items()}
+        c = loaded.config
+        held = {f"training.{f.name}": getattr(c.training, f.name) for f in fields(c.training)}
+        held |= {f"parallel.{f.name}": getattr(c.layout, f.name) for f in fields(c.layout)}
         for name, value in by_recipe.items():
-            found.setdefault(name, Setting(name, value, f"recipe {recipe.name}"))
-        for section, kind, held in (
-            ("training", LanguageTraining, loaded.config.training),
-            ("parallel", Layout, loaded.config.layout),
-        ):  # fmt: skip
-            for f in fields(kind):
-                name = f"{section}.{f.name}"
-                found.setdefault(name, Setting(name, getattr(held, f.name), DEFAULT))
+            used = held.get(name, value)
+            by_gpu = "" if used == value else ", for this GPU"
+            found.setdefault(name, Setting(name, used, f"recipe {recipe.name}{by_gpu}"))
+        for name, value in held.items():
+            found.setdefault(name, Setting(name, value, DEFAULT))
     return sorted(found.values(), key=lambda s: ("." in s.name, s.name))
 
 

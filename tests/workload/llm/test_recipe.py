@@ -10,6 +10,7 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import gpu_catalogue
 from stepsight.overheads.frameworks import profiles
+from stepsight.prediction.predict import predict
 from stepsight.workload.files import load_model, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.embedding_and_head import head_work
@@ -197,3 +198,27 @@ def test_training_metrics_evaluate_the_loss_again() -> None:
 def test_a_recipe_may_have_a_schedule_for_pipelines() -> None:
     assert config({"recipe": "deepseek-2024"}, pipeline=2, data=1).layout.schedule == "zero_bubble"
     assert config({"recipe": "deepseek-2024"}, data=2).layout.schedule == "1f1b"
+
+
+@pytest.mark.parametrize(
+    ("model", "platform", "words"),
+    [
+        ("llama3-8b", "8xH100-SXM", "FSDP by default, selective recomputation"),
+        ("llama3-70b", "8x8xH100-SXM-400G", "FSDP by default, full recomputation to fit"),
+        ("gpt2", "8xH100-SXM", "ZeRO-1"),
+    ],
+)
+def test_a_model_that_nothing_spreads_is_sharded_where_it_is_large(
+    model: str, platform: str, words: str
+) -> None:
+    found = predict(model, platform)
+    assert found.fits
+    assert found.setup is not None
+    assert words in ", ".join(found.setup.details)
+
+
+def test_a_stated_layout_is_not_replaced() -> None:
+    found = predict("llama3-8b", "8xH100-SXM", set={"zero": 1})
+    assert not found.fits
+    assert found.setup is not None
+    assert found.setup.recipe.startswith("megatron")

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 
 from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
 from stepsight.errors import StepsightError
-from stepsight.kernels.families import category
+from stepsight.kernels.families import PRODUCTS, category
 from stepsight.prediction.traced.whatif import with_batch, with_bucket, without_host
 from stepsight.program.job import COMPUTE, HostTimes, Job, Kernel, Op, RankProgram
 from stepsight.program.observation import ObservedJob
 
 POINTWISE = ("elementwise", "dropout", "masked_fill", "masked_fill_backward", "fill")
 """Families that a compiler joins where one reads what the other wrote."""
-PRODUCTS = ("gemm", "conv", "attention")
 NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 MOST_LISTED = 4
 OPTIMIZER = "optimizer"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.records import nearest
 from stepsight.workload.fields import Fields
@@ -149,7 +150,7 @@ class LanguageConfig:
     description gives them, or `DEFAULT_BATCH` stands in.
     ``notes``: what the description says that the answer does not hold. ``recipe`` names the training stack,
     ``differs`` lists the settings that the description states otherwise than the recipe does. ``left_open``:
-    settings that the platform decides (``attention``, ``micro_batch``; `resolved`).
+    settings that the platform decides (``attention``, ``recompute``, ``micro_batch``; `resolved`).
     """
 
     name: str
@@ -254,8 +255,12 @@ def _differences(section: str, fields: Fields) -> list[str]:
 
 
 def _left_open(fields: Fields, training: Fields, parallel: Fields) -> frozenset[str]:
-    """What the platform decides: the attention kernel, and without a pipeline the micro-batch."""
+    """What the platform decides: the attention kernel, recomputation of a model that nothing spreads, and
+    without a pipeline the micro-batch."""
     found = set() if training.has("attention") else {"attention"}
+    stated = any(training.has(name) for name in ("recompute", "recipe", "framework"))
+    if not stated and not any(parallel.has(name) for name in SPLITS):
+        found.add("recompute")
     if (
         fields.has("global_batch")
         and not parallel.has("micro_batch")
@@ -301,10 +306,17 @@ PLAIN_FIELDS = {
 """Fields of ``training`` that only plain PyTorch has, and what other frameworks do in any case."""
 
 
+SHARDED_FROM = 2.5e9
+"""Parameters whose weights, gradients and Adam state (16 bytes each, ZeRO's count) take half of 80 GB."""
+SPLITS = ("zero", "tensor", "pipeline", "context", "expert", "bucket_mb", "overlap_gradients")
+"""Fields of ``parallel`` that say how a model is spread, or that it is not."""
+
+
 def usual_framework(document: Mapping[str, Any]) -> str:
-    """The framework of a description that names none, whichever way its model was named: fully sharded
-    training is torchtitan's; training in fp32, with eager attention or with a field that only plain PyTorch
-    has is plain PyTorch; everything else is Megatron's."""
+    """The framework of a description that names none, whichever way its model was named: training in fp32,
+    with eager attention or with a field that only plain PyTorch has is plain PyTorch; fully sharded training
+    is torchtitan's, and so is a model of `SHARDED_FROM` parameters that nothing spreads; everything else is
+    Megatron's."""
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
         return "megatron"  # reading the fields says what is wrong
@@ -313,7 +325,17 @@ def usual_framework(document: Mapping[str, Any]) -> str:
     plain = training.get("precision") in PLAIN_PRECISIONS or training.get("attention") == "eager"
     plain |= any(k in training for k in PLAIN_FIELDS)
     plain |= "head" in document or document.get("family") == "xlnet"
-    return "eager" if plain else "megatron"
+    if plain:
+        return "eager"
+    whole = not set(SPLITS) & set(parallel) and training.get("adapters", "none") in ("none", False)
+    return "torchtitan" if whole and _parameters(document) >= SHARDED_FROM else "megatron"
+
+
+def _parameters(document: Mapping[str, Any]) -> float:
+    try:
+        return read_model(Fields(document, "")).parameters()
+    except InputError:  # reading the fields says what is wrong
+        return 0.0
 
 
 def chosen_recipe(document: Mapping[str, Any], where: str) -> Recipe:

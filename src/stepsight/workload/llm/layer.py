@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
+from stepsight.kernels.columns import product_flops
 from stepsight.program.job import Kernel
 from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
@@ -89,6 +90,21 @@ def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str) -> Lay
     forward, backward = forward + _cast(c, dense + expert, 4, 2), backward + _cast(c, dense + expert, 2, 4)
     forward, backward = forward + _dequantised(c, dense + expert), backward + _dequantised(c, dense + expert)
     return LayerWork(forward, backward, dense, expert)
+
+
+def recomputed_flops(c: LanguageConfig) -> float:
+    """FLOPs of the matrix products that backward passes repeat, of one step of the whole job."""
+    m, s, mode = c.model, c.layout, c.training.recompute
+    if mode == "none":
+        return 0.0
+    kinds = Counter([m.has_experts(i) for i in range(m.layers)] + [False] * m.encoder_layers)
+    each = 0.0
+    for experts, layers in kinds.items():
+        once = layer_work(c, experts=experts, recompute="none").backward.kernels
+        more = layer_work(c, experts=experts).backward.kernels - once
+        each += layers * sum(n * product_flops(kernel, masked=False) for kernel, n in more.items())
+    repeated = c.training.recompute_layers * s.pipeline / m.layers or 1.0
+    return min(repeated, 1.0) * each * s.tensor * s.context * s.data * s.micro_batches
 
 
 def _cast(c: LanguageConfig, parameters: float, reads: float, writes: float) -> Pass:

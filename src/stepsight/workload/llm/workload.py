@@ -15,6 +15,7 @@ from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import PLAIN_FIELDS, LanguageConfig, read_language, with_attention_of
 from stepsight.workload.llm.eager import build as eager_build
 from stepsight.workload.llm.eager.config import TransformerConfig, eager_step
+from stepsight.workload.llm.layer import recomputed_flops
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.memory import MemoryReport
@@ -54,13 +55,6 @@ def read_transformer(document: Mapping[str, Any], where: str) -> LanguageWorkloa
     return found
 
 
-def _recomputed_flops_per_token(c: LanguageConfig) -> float:
-    """The forward pass of layers that run again in full; selective recomputation repeats hardly any GEMM."""
-    layers = c.training.recompute_layers or (c.model.layers if c.training.recompute == "full" else 0)
-    forward = c.model.flops_per_token(c.sequence) / 3 - 2.0 * c.model.vocab * c.model.hidden
-    return forward * min(layers / c.model.layers, 1.0)
-
-
 @dataclass(frozen=True)
 class LanguageWorkload(Described[LanguageConfig]):
     """A language model and how it is trained."""
@@ -70,7 +64,8 @@ class LanguageWorkload(Described[LanguageConfig]):
         c, s = self.config, self.config.layout
         axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
         images = c.model.patches > 0
-        details = _sharing(s)
+        by_default = " by default" if "recompute" in c.left_open else ""
+        details = _sharing(s, by_default)
         details += _schedule(c)
         details += _recomputation(c)
         details.append(f"{c.training.attention} attention")
@@ -92,23 +87,25 @@ class LanguageWorkload(Described[LanguageConfig]):
             zero=s.zero,
             recompute="partial" if c.training.recompute_layers else c.training.recompute,
             model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.frozen),
-            recomputed_flops=c.tokens_per_step * _recomputed_flops_per_token(c),
+            recomputed_flops=recomputed_flops(c),
         )
 
     def on(self, gpu: GpuSpec) -> LanguageWorkload:
-        """The workload with what its description leaves to the GPU: the attention kernel, and the largest
-        micro-batch that fits."""
+        """The workload with what its description leaves to the GPU: the attention kernel, the largest
+        micro-batch that fits, and full recomputation where nothing else does."""
         c = with_attention_of(self.config, gpu)
+        sizes = [n for n in range(1, c.batch_per_rank + 1) if c.batch_per_rank % n == 0]
+        tried = [c]
         if "micro_batch" in c.left_open:
-            sizes = [n for n in range(1, c.batch_per_rank + 1) if c.batch_per_rank % n == 0]
             tried = [replace(c, layout=replace(c.layout, micro_batches=n)) for n in sizes]
-            fits = (
-                one
-                for one in tried
-                if replace(self, config=one).memory().peak_bytes <= SAFE * gpu.usable_bytes
-            )
-            c = next(fits, replace(tried[-1], left_open=c.left_open - {"micro_batch"}))
-        return replace(self, config=c)
+        if "recompute" in c.left_open and c.layout.zero == 3:
+            tried += [replace(one, training=replace(c.training, recompute="full")) for one in tried]
+        if len(tried) == 1:
+            return replace(self, config=c)
+        room = SAFE * gpu.usable_bytes
+        fits = (one for one in tried if replace(self, config=one).memory().peak_bytes <= room)
+        found = next(fits, None)
+        return replace(self, config=found or replace(tried[-1], left_open=c.left_open - {"micro_batch"}))
 
     @property
     def eager(self) -> TransformerConfig | None:
@@ -126,14 +123,14 @@ class LanguageWorkload(Described[LanguageConfig]):
         return language_memory(self.config) if eager is None else eager_build.memory(eager)
 
 
-def _sharing(s: Layout) -> list[str]:
+def _sharing(s: Layout, by_default: str) -> list[str]:
     """What replicas share out, and when they exchange it."""
     if not s.zero:
         return []
     groups = [f"sharded over groups of {s.shard_group}"] if 0 < s.shard_group < s.data * s.context else []
     if s.zero == 3:
         kept = [] if s.reshard else ["parameters kept for the backward pass"]
-        return ["FSDP", *groups, *kept, *([] if s.prefetch else ["no prefetch"])]
+        return [f"FSDP{by_default}", *groups, *kept, *([] if s.prefetch else ["no prefetch"])]
     when = "during the forward pass" if s.prefetch else "after the optimizer step"
     each = ["gradients reduced every micro-batch"] if s.zero == 2 and s.micro_batches > 1 else []
     return [f"ZeRO-{s.zero}", *groups, *each, f"parameters gathered {when}"]
@@ -175,4 +172,5 @@ def _recomputation(c: LanguageConfig) -> list[str]:
     n = c.training.recompute_layers
     if c.training.recompute_modules:
         return [f"{' and '.join(c.training.recompute_modules)} run again"]
-    return [f"{n} layers of each stage run again" if n else f"{c.training.recompute} recomputation"]
+    to_fit = " to fit" if c.training.recompute == "full" and "recompute" in c.left_open else ""
+    return [f"{n} layers of each stage run again" if n else f"{c.training.recompute} recomputation{to_fit}"]
