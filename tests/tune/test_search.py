@@ -57,6 +57,8 @@ def test_the_fastest_that_fits_comes_first():
 
     rows = [row(1, 101, 1.0), row(8, 100, 0.85), row(2, 90, 0.5), row(4, 104, 0.99)]
     assert [r.step_time_us / 1e3 for r in ranked(rows)] == [100, 101, 104, 90]
+    assert [r.step_time_us / 1e3 for r in best_rows(rows, "time", 2)] == [100, 101]
+    assert [r.step_time_us / 1e3 for r in best_rows(rows, "time", 2, min_fit=0.5)] == [90, 100]
 
 
 def test_only_what_fits_is_called_too_close(answer):
@@ -82,11 +84,8 @@ def test_what_hardly_fits_is_not_worth_a_try(fit, offered):
     first = [best] if fit < SURE else [tight]
     made = _answer(Space({}, (), {}, {}), Search(platform=PLATFORM), [best, tight], first, 0.0)
     assert (made.maybe is not None) is offered
-    words = {
-        0.3: "probably runs out of memory (30 % chance to fit",
-        0.79: "may run out of memory (79 % chance",
-    }
-    assert words.get(fit, "") in "\n".join(remarks(made))
+    listed = {0.3: "fits with 30 %); --min-fit 0.3", 0.79: "fits with 79 %); --min-fit 0.75"}
+    assert listed.get(fit, "") in "\n".join(remarks(made))
 
 
 UNNAMED = {**MODEL, "training": {"precision": "bf16"}}

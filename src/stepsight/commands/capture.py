@@ -57,7 +57,7 @@ def command(
     Options that this command does not know go to the script; so does everything after --.
     """
     from stepsight.capture.api import capture
-    from stepsight.commands.predict import show_prediction, write_outputs
+    from stepsight.commands.predict import show_prediction, with_remedies, write_outputs
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import predict_captured
 
@@ -73,7 +73,7 @@ def command(
         from stepsight.capture.step.captured import save_step
 
         save_step(captured, save)
-    prediction = predict_captured(captured, chosen)
+    prediction = with_remedies(predict_captured(captured, chosen), captured, chosen)
     show_prediction(prediction, as_json)
     write_outputs(prediction, timeline, None, html, quiet=as_json)
     if save and not as_json:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,9 @@ from stepsight.errors import InputError
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.whole_run import RunPlan, WholeRun, whole_run
+
+if TYPE_CHECKING:
+    from stepsight.capture.step.captured import CapturedStep
 
 DOES_NOT_FIT = 3
 """Exit code of ``--must-fit`` for a job that does not fit."""
@@ -188,37 +193,36 @@ def predict_file(
     on_workload, on_platform = options.split_assignments(assignments)
     if model:
         here = load_platform(platform, on_platform)
-        return _with_remedies(predict(load_model(model, on_workload), here), model, here, on_workload)
+        return with_remedies(predict(load_model(model, on_workload), here), model, here, on_workload)
     if is_step_file(workload):
-        return predict(
-            load_step(workload), load_platform(platform, options.captured_assignments(assignments))
-        )
+        here = load_platform(platform, options.captured_assignments(assignments))
+        step = load_step(workload).over(here.spec.ranks)
+        return with_remedies(predict(step, here), step, here)
     here, loaded = load_platform(platform, on_platform), load_workload(workload, on_workload)
     if tables is not None:
         from stepsight.commands.shard import with_tables_of
 
         return predict(with_tables_of(loaded, tables, here.spec.ranks, workload), here)
-    return _with_remedies(predict(loaded, here), workload, here, on_workload)
+    return with_remedies(predict(loaded, here), workload, here, on_workload)
 
 
-def _with_remedies(
-    p: Prediction, workload: str | Path, platform: Platform, assignments: list[str]
+def with_remedies(
+    p: Prediction, workload: str | Path | CapturedStep, platform: Platform, assignments: Sequence[str] = ()
 ) -> Prediction:
-    """Where a job does not fit: changes that make it fit, as options that were tried."""
+    """Where a job does not fit: changes that make it fit, each tried, as options or as code."""
     if p.fits is not False:
         return p
     from stepsight.prediction.advise.advice import advise
     from stepsight.prediction.display import change, size, time
 
     tried = [
-        f"{one.set_line}  ({time(one.step_us)} per step, {change(one.gain, 1)} samples/s, "
-        f"{size(one.memory_bytes or 0.0)})"
+        f"{one.set_line or one.code}  ({f'{time(one.step_us)} per step, ' if one.set_line else ''}"
+        f"{change(one.gain, 1)} samples/s, {size(one.memory_bytes or 0.0)})"
         for one in advise(workload, platform, assignments=assignments).changes
         if one.fits
     ]
     if not tried and p.language is not None:
         tried = [*p.what_would_help, f"or search all layouts: stepsight tune {workload} -p {p.platform}"]
-        return replace(p, remedies=tuple(tried))
     return replace(p, remedies=tuple(tried[:MOST_REMEDIES]))
 
 

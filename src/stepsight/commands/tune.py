@@ -12,6 +12,7 @@ OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,preci
 DEADLINE_HELP = (
     "Only configurations that train --tokens in this many days; with --objective cost or energy, the least."
 )
+FIT_HELP = "Leave out what fits with a lower probability; 0.5 lists all that probably fit."
 EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 
 
@@ -28,12 +29,13 @@ EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 @click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help=EPOCH_HELP)
 @click.option("--deadline-days", type=click.FloatRange(0, min_open=True), help=DEADLINE_HELP)
 @click.option("--tokens", type=click.FloatRange(0, min_open=True), help="Tokens of the whole run.")
+@click.option("--min-fit", type=click.FloatRange(0.05, 0.99), default=0.8, show_default=True, help=FIT_HELP)
 @options.path("--csv", "Write all rows here.")
 @options.search
 def command(
     model: Path | None, named: str | None, platform: str, gpus: str, global_batch: int | None,
     over: tuple[str, ...], objective: str, top: int, epoch: int | None,
-    deadline_days: float | None, tokens: float | None, csv: Path | None,
+    deadline_days: float | None, tokens: float | None, min_fit: float, csv: Path | None,
     assignments: tuple[str, ...], price: float | None, workers: int,
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
@@ -60,9 +62,9 @@ def command(
             model, platform, gpus=counts, global_batch=global_batch, over=over, objective=objective, top=top,
             price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
             ray=ray, resume=resume, epoch_samples=epoch,
-            least_tokens_per_s=least, progress=progress,
+            least_tokens_per_s=least, min_fit=min_fit, progress=progress,
         )  # fmt: skip
-    best_first = ranked(answer.rows, answer.objective)
+    best_first = ranked(answer.rows, answer.objective, min_fit)
     written = flags(answer.document, answer.best, str(model), best_first)
     options.deliver(
         lambda: answer_document(answer, written), lambda console: show_answer(answer, console, written),

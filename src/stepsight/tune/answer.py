@@ -36,10 +36,11 @@ class Neighbour:
 class Answer:
     """What a search found.
 
-    ``top`` are the best with their intervals; ``ties`` all others that are sure to fit and too close to the
-    best to call, in the table or not. ``maybe`` is the fastest that may not fit (`MAYBE` to `SURE`), where it
-    beats the best. ``front`` is the Pareto front of time, memory and cost. ``counts`` say what became of the
-    candidates; ``document`` is the workload into which a row's settings are put.
+    ``top`` are the best with their intervals, of those that fit with a probability of ``min_fit``; ``ties``
+    all others of them that are too close to the best to call, in the table or not. ``maybe`` is the fastest
+    below that (`MAYBE` at least), where it beats the best. ``front`` is the Pareto front of time, memory and
+    cost. ``counts`` say what became of the candidates; ``document`` is the workload into which a
+    row's settings are put.
     """
 
     workload: str
@@ -58,6 +59,7 @@ class Answer:
     seconds: float = 0.0
     epoch_samples: int | None = None
     assignments: tuple[str, ...] = ()
+    min_fit: float = SURE
 
     def predict_line(self, row: Row) -> str:
         """The command that predicts a row: what ``stepsight predict`` states (``stepsight shard`` for a
@@ -210,7 +212,6 @@ def setting_text(value: Setting) -> str:
     return str(value)
 
 
-def best_rows(rows: Sequence[Row], objective: str, top: int) -> list[Row]:
-    """The best that are sure to fit; none where none is."""
-    sure = [r for r in ranked(rows, objective) if r.fit >= SURE]
-    return sure[:top]
+def best_rows(rows: Sequence[Row], objective: str, top: int, min_fit: float = SURE) -> list[Row]:
+    """The best that fit with this probability; none where none does."""
+    return [r for r in ranked(rows, objective, min_fit) if r.fit >= min_fit][:top]

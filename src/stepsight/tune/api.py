@@ -53,13 +53,14 @@ def tune(
     bounds: bool = True,
     epoch_samples: int | None = None,
     least_tokens_per_s: float | None = None,
+    min_fit: float = SURE,
     progress: Progress | None = None,
 ) -> Answer:
     """The best configurations of a workload on a platform, with reasons.
 
     ``over`` names dimensions (``"tp,pp,zero"``) or gives values (``"zero=0,1"``); by default all that the
-    model has. ``least_tokens_per_s`` leaves out what is too slow for a deadline. ``answer.records()`` makes a
-    DataFrame.
+    model has. ``least_tokens_per_s`` leaves out what is too slow for a deadline, ``min_fit`` what fits with
+    less than this probability (0.5: more likely than not). ``answer.records()`` makes a DataFrame.
     """
     begin = time.perf_counter()
     document, where = described(model, assignments)
@@ -68,7 +69,7 @@ def tune(
             raise InputError(
                 "--gpus" if gpus else "--global-batch", "a captured step has its own", "leave it out"
             )
-        asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where)
+        asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where, min_fit)
         answer = _captured(document, asked, over, top, workers, ray, resume, progress)
         return replace(answer, seconds=time.perf_counter() - begin, epoch_samples=epoch_samples)
     loaded = platform_of(str(platform), tuple(overrides))
@@ -84,7 +85,7 @@ def tune(
     )
     if not found.candidates:
         raise no_candidates(found, counts, over=bool(over))
-    asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where)
+    asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where, min_fit)
     if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
         raise InputError("--objective cost", "needs a price", fix)
@@ -92,7 +93,7 @@ def tune(
     pool = workers_of(workers, ray)
     try:
         rows = _in_time(search(found, asked, pool, journal, progress), least_tokens_per_s)
-        best = best_rows(rows, objective, top)
+        best = best_rows(rows, objective, top, min_fit)
         if not best:
             _refuse(rows, found, loaded.spec)
         walked = with_intervals(found.document, best, asked, pool, journal)
@@ -155,7 +156,7 @@ def _captured(
     ]  # fmt: skip
     dimensions = {path: tuple(values or ()) for path, values in parsed_over(over).items()}
     found = Space(document, (), {}, dimensions)
-    best = best_rows(rows, asked.objective, top)
+    best = best_rows(rows, asked.objective, top, asked.min_fit)
     if not best:
         _refuse(rows, found)
     return _answer(found, asked, rows, best, 0.0)
@@ -171,12 +172,12 @@ def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], secon
     first = best[0]
     by_settings = {tuple(sorted(map(str, r.settings.items()))): r for r in best}
     merged = tuple(by_settings.get(tuple(sorted(map(str, r.settings.items()))), r) for r in rows)
-    unsure = [r for r in ranked(rows, asked.objective, sure=0.0) if MAYBE <= r.fit < SURE]
+    unsure = [r for r in ranked(rows, asked.objective, sure=0.0) if MAYBE <= r.fit < asked.min_fit]
     maybe = next((r for r in unsure if score(r, asked.objective) < score(first, asked.objective)), None)
     ties = [
         r
         for r in ranked(merged, asked.objective)
-        if r.fit >= SURE and r is not first and within_noise(r, first, asked.objective)
+        if r.fit >= asked.min_fit and r is not first and within_noise(r, first, asked.objective)
     ]
     return Answer(
         workload=asked.where,
@@ -193,6 +194,7 @@ def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], secon
         dimensions=found.dimensions,
         document=found.document,
         seconds=seconds,
+        min_fit=asked.min_fit,
     )
 
 

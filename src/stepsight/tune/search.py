@@ -23,7 +23,7 @@ NOISE = 0.05
 """Two configurations of one model on one platform are distinguished by more than this difference of ln(time):
 most errors are common to both and cancel. Chosen, not measured."""
 SURE = 0.8
-"""A configuration is recommended when it fits with this probability."""
+"""A configuration is recommended when it fits with this probability, unless another is asked for."""
 MAYBE = 0.3
 """One that fits with this probability is worth a try where it is faster: a run that does not fit says so."""
 LEAST_FIT = 0.05
@@ -68,6 +68,7 @@ class Search:
     price_per_gpu_hour: float | None = None
     bounds: bool = True
     where: str = "workload"
+    min_fit: float = SURE
 
     def trial(self, settings: Mapping[str, Setting], *, intervals: bool = False) -> Trial:
         return Trial(settings, self.platform, self.overrides, self.price_per_gpu_hour, LEAST_FIT, intervals)
@@ -95,7 +96,7 @@ def search(
             document, [(i, asked.trial(found.candidates[i])) for i in chosen], asked, workers, journal
         ):
             rows[index] = row
-            if row.priced and row.fit >= SURE:
+            if row.priced and row.fit >= asked.min_fit:
                 heapq.heappush(best, -score(row, "time"))
                 if len(best) > KEPT:
                     heapq.heappop(best)

@@ -19,10 +19,10 @@ LIMIT_OF = {
 ALIASES = {
     "tp": "parallel.tensor", "pp": "parallel.pipeline", "dp": "parallel.data", "cp": "parallel.context",
     "ep": "parallel.expert", "vp": "parallel.virtual_stages", "zero": "parallel.zero",
-    "mbs": "parallel.micro_batch", "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe",
+    "micro_batch": "parallel.micro_batch", "mbs": "parallel.micro_batch",
+    "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe",
     "framework": "training.framework", "precision": "training.precision",
     "recompute": "training.recompute", "attention": "training.attention", "compile": "training.compile",
-    "micro_batch": "parallel.micro_batch",
 }  # fmt: skip
 """Short names of a transformer's fields, in files, ``--set`` and searches."""
 

@@ -106,6 +106,16 @@ def test_an_update_of_many_kernels_becomes_one() -> None:
     assert [k.family for k in job.programs[0].ops[1].kernels] == ["optimizer"]
 
 
+def test_a_captured_step_that_does_not_fit_gets_the_largest_part_of_its_batch_that_does() -> None:
+    step = captured(Op("aten::mm", kernels=(_gemm(),)))
+    held = {"parameters": 1e9, "optimizer_state": 2e9, "activations_and_temporaries": 90e9}
+    large = replace(step, memory=(RankMemoryUse(0, 93e9, 94e9, held),))
+    found = advise(large, "1xA100-SXM4-40G")
+    assert not found.fits
+    assert [one.name for one in found.changes] == ["1/4 of the batch"]
+    assert found.changes[0].fits
+
+
 def test_a_captured_step_gets_advice() -> None:
     slow = captured(*(Op("aten::mm", kernels=(_gemm(),)) for _ in range(20)))
     found = advise(replace(slow, name="train.py"), "1xA100-SXM4-40G")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from stepsight.capture.step.captured import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.advise.changes import BATCH, Change, changes_of
-from stepsight.prediction.advise.rewrites import rewrites_of
+from stepsight.prediction.advise.rewrites import Rewrite, rewrites_of, smaller_batches
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.learn.response import AskedStep, JobFile, ask
 from stepsight.prediction.memory import fits, largest_batch
@@ -192,18 +192,21 @@ def _rate(asked: AskedStep) -> float:
 def _of_captured(step: CapturedStep, on: Platform) -> Advised:
     on = on.with_ranks(step.ranks)
     p = predict_captured(step, on)
-    found = []
-    for rewrite in rewrites_of(step):
-        made = predict_captured(rewrite.step, on)
-        gain = rewrite.work * p.step_us / made.step_us - 1
-        memory = made.memory.total_bytes if made.memory else None
-        had = p.memory.total_bytes if p.memory else None
-        found.append(
-            Advice(
-                rewrite.name, "", rewrite.code, made.step_us, gain, gain > p.high_us / p.step_us - 1, memory,
-                made.fits, None if memory is None or had is None else had - memory, rewrite.alters,
-                rewrite.done,
-            )
-        )  # fmt: skip
-    changes = _best(found) if p.fits is not False else tuple(one for one in found if one.fits)
+    found = [_of_rewrite(one, p, on) for one in rewrites_of(step)]
+    changes = _best(found)
+    if p.fits is False:
+        smaller = (_of_rewrite(one, p, on) for one in smaller_batches(step))
+        room = [*(one for one in found if one.fits), *islice((one for one in smaller if one.fits), 1)]
+        changes = tuple(sorted(room, key=lambda one: -one.gain))
     return Advised(replace(p, notes=(*on.notes, *p.notes)), changes, len(found))
+
+
+def _of_rewrite(rewrite: Rewrite, p: Prediction, on: Platform) -> Advice:
+    made = predict_captured(rewrite.step, on)
+    gain = rewrite.work * p.step_us / made.step_us - 1
+    memory = made.memory.total_bytes if made.memory else None
+    had = p.memory.total_bytes if p.memory else None
+    return Advice(
+        rewrite.name, "", rewrite.code, made.step_us, gain, gain > p.high_us / p.step_us - 1, memory,
+        made.fits, None if memory is None or had is None else had - memory, rewrite.alters, rewrite.done,
+    )  # fmt: skip

@@ -257,15 +257,27 @@ def _buckets(step: CapturedStep) -> Rewrite | None:
 
 
 def _twice(step: CapturedStep) -> Rewrite | None:
-    memory = tuple(_grown(use) for use in step.memory)
-    made = replace(step, job=with_batch(ObservedJob(step.job), 2.0).job, memory=memory)
     done = "sizes that follow the batch doubled"
+    made = _with_batch(step, 2.0)
     return Rewrite("twice the batch", "batch size", made, done, "the batch: learning rate goes with it", 2.0)
 
 
-def _grown(use: RankMemoryUse) -> RankMemoryUse:
-    more = use.parts_bytes.get(ACTIVATIONS, 0.0)
-    parts = {**use.parts_bytes, ACTIVATIONS: 2 * more}
+def smaller_batches(step: CapturedStep) -> Iterator[Rewrite]:
+    """Parts of the batch, the largest first; with as many micro-batches per step the batch is the same."""
+    for parts in (2, 4, 8, 16):
+        code = f"micro-batches of 1/{parts} of the batch, gradients accumulated over {parts}"
+        done = f"sizes that follow the batch divided by {parts}"
+        yield Rewrite(f"1/{parts} of the batch", code, _with_batch(step, 1 / parts), done, "", 1 / parts)
+
+
+def _with_batch(step: CapturedStep, factor: float) -> CapturedStep:
+    memory = tuple(_grown(use, factor) for use in step.memory)
+    return replace(step, job=with_batch(ObservedJob(step.job), factor).job, memory=memory)
+
+
+def _grown(use: RankMemoryUse, factor: float) -> RankMemoryUse:
+    held = use.parts_bytes.get(ACTIVATIONS, 0.0)
+    parts, more = {**use.parts_bytes, ACTIVATIONS: factor * held}, (factor - 1) * held
     return replace(
         use, parts_bytes=parts, peak_active_bytes=use.peak_active_bytes + more,
         peak_reserved_bytes=use.peak_reserved_bytes + more,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from stepsight.prediction.display import change
 from stepsight.terminal import listing
 from stepsight.tune.answer import Answer, Neighbour, setting_text, settings_text, why
 from stepsight.tune.dimensions import short_name, short_names
@@ -42,13 +44,13 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     console.print(f"{valid} on {answer.platform} in {answer.seconds:.1f} s: {outcomes(answer)}")
     if answer.framework:
         console.print(f"framework: {answer.framework} for all of them (training.framework)")
-    titles = ("", "configuration", "step ms", "90 % interval", "memory", "MFU", WHY)
+    titles = ("", "configuration", "step ms", "90 % interval", "memory", "fits", "MFU", WHY)
     rows = [
         (
             f"{place}{noise_mark(row, answer)}", settings_text(row.settings), milliseconds(row.step_time_us),
             f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
-            f"{row.memory_gb:.0f} of {row.usable_gb:.0f} GB", f"{100 * row.mfu:.1f} %" if row.mfu else "",
-            why(row, answer.best),
+            f"{row.memory_gb:.0f} of {row.usable_gb:.0f} GB", chance(row.fit),
+            f"{100 * row.mfu:.1f} %" if row.mfu else "", why(row, answer.best),
         )
         for place, row in enumerate(answer.top, 1)
     ]  # fmt: skip
@@ -101,11 +103,12 @@ def remarks(answer: Answer) -> list[str]:
     lines += _ties(answer)
     if answer.maybe is not None:
         faster = 1 - score(answer.maybe, answer.objective) / score(best, answer.objective)
-        word = BETTER[answer.objective]
         maybe = answer.maybe
         lines.append(
-            f"{100 * faster:.1f} % {word}, but {_risk(maybe)} ({100 * maybe.fit:.0f} % chance to fit, "
-            f"{maybe.memory_gb:.0f} of {maybe.usable_gb:.0f} GB): {settings_text(maybe.settings)}"
+            f"left out, as it fits with less than {100 * answer.min_fit:.0f} %: "
+            f"{settings_text(maybe.settings)}, {100 * faster:.1f} % {BETTER[answer.objective]} "
+            f"({maybe.memory_gb:.0f} of {maybe.usable_gb:.0f} GB, fits with {chance(maybe.fit)}); "
+            f"--min-fit {_below(maybe.fit)} lists it"
         )
     if answer.neighbours:
         what = answer.objective if answer.objective == "memory" else f"{answer.objective} per sample"
@@ -131,8 +134,13 @@ def _ties(answer: Answer) -> list[str]:
     return lines
 
 
-def _risk(row: Row) -> str:
-    return "may run out of memory" if row.fits else "probably runs out of memory"
+def chance(fit: float) -> str:
+    """A probability to fit; never certain."""
+    return ">99 %" if fit > 0.99 else f"{100 * fit:.0f} %"
+
+
+def _below(fit: float) -> str:
+    return f"{math.floor(20 * fit) / 20:g}"
 
 
 def _near(n: Neighbour) -> str:
@@ -141,7 +149,7 @@ def _near(n: Neighbour) -> str:
     if n.slower is None:
         return f"{name}{n.row.reason or n.row.status}"
     fits = "" if n.row.fit >= SURE else " (may not fit)" if n.row.fits else " (does not fit)"
-    return f"{name}{100 * n.slower:+.1f} %{fits}"
+    return f"{name}{change(n.slower, 1)}{fits}"
 
 
 def counted(n: int, word: str) -> str:
@@ -204,7 +212,7 @@ def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, 
              "within_noise": within_noise(r, answer.best, answer.objective)}
             for r in answer.top
         ],
-        "framework": answer.framework, "ties": len(answer.ties),
+        "framework": answer.framework, "min_fit": answer.min_fit, "ties": len(answer.ties),
         "too_close_to_call": [row_document(r) for r in answer.ties],
         "maybe": row_document(answer.maybe) if answer.maybe else None,
         "one_step_away": [

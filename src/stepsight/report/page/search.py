@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from stepsight.prediction.breakdown import IDLE, WAITING
 from stepsight.prediction.display import look
-from stepsight.report.console.search import WHY, milliseconds, noise_mark, remarks
+from stepsight.report.console.search import WHY, chance, milliseconds, noise_mark, remarks
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import (
     Fragment,
@@ -60,12 +60,12 @@ def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
 
 
 def _best(answer: Answer) -> Html:
-    titles = ("#", "configuration", "step ms", "90 % interval", "memory GB", "MFU", WHY)
+    titles = ("#", "configuration", "step ms", "90 % interval", "memory GB", "fits", "MFU", WHY)
     rows = [
         (
             f"{place}{noise_mark(r, answer)}", settings_text(r.settings), milliseconds(r.step_time_us),
             f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}", f"{r.memory_gb:.0f}",
-            f"{100 * r.mfu:.1f} %" if r.mfu else "", why(r, answer.best),
+            chance(r.fit), f"{100 * r.mfu:.1f} %" if r.mfu else "", why(r, answer.best),
         )
         for place, r in enumerate(answer.top, 1)
     ]  # fmt: skip
