@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
 import click
-import msgspec
 
 from stepsight.errors import InputError
 
@@ -43,16 +41,3 @@ def read_csv(path: Path) -> list[dict[str, str]]:
             return list(csv.DictReader(file))
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "pass --data DIR") from None
-
-
-def read_rows(path: Path, kind: type[T]) -> list[T]:
-    """The rows of a table as typed records: a field has its column's name; empty cells are None."""
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    found = []
-    for line, row in enumerate(read_csv(path), start=2):
-        given = {name: value if value != "" else None for name, value in row.items() if name in names}
-        try:
-            found.append(msgspec.convert(given, kind, strict=False))
-        except msgspec.ValidationError as error:
-            raise InputError(f"{path}, line {line}", str(error), "correct the row") from None
-    return found

@@ -42,20 +42,11 @@ TOPICS = {
     "tune": "tune's picks among configurations that were run: regret and crashes.",
     "traces": "Traced runs: replayed, anchored, by the models alone, and on another GPU.",
     "sharding": "The choice of a sharding plan.",
-    "capture": "Captured scripts: models of libraries, traced runs, published runs (needs torch and models).",
+    "capture": "Captured scripts: published models and runs (needs torch and the libraries).",
 }
 BY_DEFAULT = (
-    "quick",
-    "kernels",
-    "collectives",
-    "embedding",
-    "overheads",
-    "e2e",
-    "traces",
-    "llm",
-    "tune",
-    "sharding",
-)
+    "quick", "kernels", "collectives", "embedding", "overheads", "e2e", "traces", "llm", "tune",
+)  # fmt: skip
 """What ``all`` runs: everything that needs no training on this machine."""
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import click
 import numpy as np
 
+from lab.score.frame import show
 from stepsight.errors import InputError, StepsightError
 from stepsight.platform.conditions import Learned
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.diagnose.diagnosis import USUAL, Diagnosis, diagnose
 from stepsight.prediction.learn.response import JobFile, ask
 from stepsight.score import BLIND, Figure, Score
-from stepsight.validate.scoreboard import end
 
 TOPIC = "diagnose"
 OPTIONS = ()
@@ -210,29 +210,16 @@ def _line(name: str, value: float, bar: float, used: str) -> Score:
 @click.option("--seed", default=7, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(count: int, seed: int, as_json: bool) -> None:
-    found = faults(count, seed)
-    usual = nothing_wrong(count, seed + 1)
+    found, usual = faults(count, seed), nothing_wrong(count, seed + 1)
     right, later = _right(found)
-    if as_json:
-        from stepsight.documents import to_json
-
-        each = [
-            {"workload": str(f.job.file.path), "platform": f.job.platform, "cause": f.cause,
-             "severity": f.severity, "moved": f.moved, "first_two": list(f.first_two),
-             "after_second": list(f.after_second)}
-            for f in found
-        ]  # fmt: skip
-        document = {"faults": count, "in_first_two": right, "after_second": later, "usual": usual}
-        click.echo(to_json(document | {"each": each}))
-        end(lines(found, usual))
-        return
-    for f in found:
-        mark = "right" if f.names(f.first_two) else "later" if f.names(f.after_second) else "WRONG"
-        where = f"{f.job.file.path} on {f.job.platform}"
-        cause = f"{f.cause} ×{f.severity:.1f}, step ×{f.moved:.2f}"
-        click.echo(f"{mark:6s} {where:45s} {cause}: {', '.join(f.first_two)}")
-    click.echo(
-        f"true cause among the first two: {right} of {count} from the step time, {later} with the second"
-    )
-    click.echo(f"no fault where nothing is wrong: {usual:.0%}")
-    end(lines(found, usual))
+    each = [
+        {"workload": str(f.job.file.path), "platform": f.job.platform, "cause": f.cause,
+         "severity": f.severity, "moved": f.moved, "first_two": list(f.first_two),
+         "after_second": list(f.after_second)}
+        for f in found
+    ]  # fmt: skip
+    if not as_json:
+        for one in each:
+            click.echo(", ".join(f"{name} {value}" for name, value in one.items()))
+    document = {"faults": count, "in_first_two": right, "after_second": later, "usual": usual, "each": each}
+    show(lines(found, usual), document if as_json else None, as_json=as_json)

@@ -10,7 +10,7 @@ import click
 from stepsight.score import Score
 from stepsight.validate.scoreboard import end, plain, table
 
-Figures = Mapping[str, Mapping[str, Any]]
+Figures = Mapping[str, Any]
 """By file (without its ending): how many rows it has, and how far predictions are from them."""
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from stepsight.score import BLIND, CHOSEN, FIT, Score
 from stepsight.validate.scoreboard import TopicResult
@@ -65,8 +64,6 @@ def _topic(result: TopicResult, notes: Path | None) -> str:
     lines = [f"## {result.topic}", "", f"`{result.command}` ({result.seconds:.0f} s)", ""]
     if result.scores:
         lines += _table(result)
-    if result.other is not None:
-        lines += _other(result.other)
     note = notes / f"{result.topic}.md" if notes else None
     if note and note.is_file():
         lines += ["", note.read_text(encoding="utf-8").strip()]
@@ -162,25 +159,3 @@ def _others(scores: Sequence[Score]) -> dict[str, list[Score]]:
         if score.predictor:
             found.setdefault(score.same_rows_as, []).append(score)
     return found
-
-
-def _other(found: Any) -> list[str]:
-    """A topic's own JSON: a record for each file or group, as a table."""
-    if isinstance(found, Mapping) and all(isinstance(v, Mapping) for v in found.values()):
-        records: list[dict[str, Any]] = [{"": name, **record} for name, record in found.items()]
-    elif isinstance(found, list) and all(isinstance(v, Mapping) for v in found):
-        records = [dict(record) for record in found]
-    else:
-        return ["```json", str(found), "```"]
-    flat = [{k: v for k, v in r.items() if not isinstance(v, (Mapping, list))} for r in records]
-    names = list(dict.fromkeys(name for record in flat for name in record))
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    return lines + ["| " + " | ".join(_cell(record.get(name)) for name in names) + " |" for record in flat]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return "" if value is None else str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.1%}".replace("%", " %") if abs(value) < 1.5 else f"{value:,.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "/")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import click
 import msgspec
 
+from stepsight.documents import to_json
 from stepsight.errors import StepsightError
 from stepsight.score import CHOSEN, Score, gmae, mape
+from stepsight.terminal import listing, terminal
 
 NAIVE = "naive sum of kernels"
 
@@ -19,8 +21,7 @@ class StepRow:
     """One measured step and what was predicted for it, in ms; ``others`` are other predictors'.
 
     ``set`` names the collection that the row is scored with. ``active_ms`` is the time in which the GPU
-    does anything, where it was measured, too. ``contradicted``: what else was measured of the same step does
-    not fit its time.
+    does anything, where it was measured, too.
     """
 
     name: str
@@ -33,7 +34,6 @@ class StepRow:
     set: str = ""
     active_ms: float | None = None
     measured_active_ms: float | None = None
-    contradicted: bool = False
 
     @property
     def error(self) -> float:
@@ -71,7 +71,9 @@ def score(
             predictor=NAIVE, same_rows_as=name,
         ),
     ]  # fmt: skip
-    for other, values in _columns(rows, "others"):
+    for other in dict.fromkeys(name for r in rows for name, _ in r.others):
+        have = [(dict(r.others)[other], r.measured_ms) for r in rows if other in dict(r.others)]
+        values = [p for p, _ in have], [m for _, m in have]
         scores.append(
             Score.of(
                 topic, f"{name}: {other}", *values, f"{used}, where it has a value", exposure=exposure,
@@ -79,14 +81,6 @@ def score(
             )
         )  # fmt: skip
     return scores
-
-
-def _columns(rows: Sequence[StepRow], field: str) -> Iterator[tuple[str, tuple[list[float], list[float]]]]:
-    """Each named prediction of the rows that have it, with what was measured."""
-    tables = [(dict(getattr(r, field)), r.measured_ms) for r in rows]
-    for name in dict.fromkeys(name for table, _ in tables for name in table):
-        have = [(table[name], measured) for table, measured in tables if name in table]
-        yield name, ([p for p, _ in have], [m for _, m in have])
 
 
 def each(
@@ -121,21 +115,13 @@ def summary(rows: Sequence[StepRow]) -> dict[str, float]:
 def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:
     """Every measured step next to its prediction, the naive baseline and other predictors."""
     if as_json:
-        from stepsight.documents import to_json
-
         click.echo(to_json([{**msgspec.to_builtins(row), "error": row.error} for row in rows]))
         return
-    from rich.table import Table
-
-    from stepsight.terminal import terminal
-
-    table = Table(box=None, padding=(0, 1))
-    for name in ("set", "step", "measured", "predicted", "error", "interval", "naive", "others"):
-        table.add_column(name, justify="left" if name in ("set", "step", "others") else "right", no_wrap=True)
-    for r in rows:
-        others = ", ".join(f"{name} {ms / r.measured_ms - 1:+.0%}" for name, ms in r.others)
-        table.add_row(
-            r.set, r.name, f"{r.measured_ms:.2f} ms", f"{r.predicted_ms:.2f} ms", f"{r.error:+.1%}",
-            "inside" if r.inside else "outside", f"{r.naive_ms / r.measured_ms - 1:+.0%}", others,
-        )  # fmt: skip
-    terminal().print(table)
+    shown = [
+        (r.set, r.name, f"{r.measured_ms:.2f} ms", f"{r.predicted_ms:.2f} ms", f"{r.error:+.1%}",
+         "inside" if r.inside else "outside", f"{r.naive_ms / r.measured_ms - 1:+.0%}",
+         ", ".join(f"{name} {ms / r.measured_ms - 1:+.0%}" for name, ms in r.others))
+        for r in rows
+    ]  # fmt: skip
+    titles = ("set", "step", "measured", "predicted", "error", "interval", "naive", "others")
+    terminal().print(listing(titles, shown, left=("step", "others")))

@@ -10,7 +10,6 @@ from stepsight.calibrate.rehearsal import (
     VALIDATION,
     random_dlrm,
     random_transformer,
-    skewed_dlrms,
 )  # fmt: skip
 from stepsight.workload.files import parse_workload
 
@@ -35,13 +34,3 @@ def test_validation_scores_on_other_workloads_than_calibration_saw() -> None:
 def test_every_other_dlrm_has_only_heavy_tables() -> None:
     assert all(t["pooling"] >= HEAVY_POOLING for t in random_dlrm(2, 0)["tables"])
     assert all(t["pooling"] <= HEAVY_POOLING for t in random_dlrm(2, 1)["tables"])
-
-
-def test_skewed_twins_differ_by_their_indices_alone() -> None:
-    first, *rest = skewed_dlrms(2, 0)
-    for other in rest:
-        assert other["dense"] == first["dense"]
-        assert [{**t, "indices": 0} for t in other["tables"]] == [
-            {**t, "indices": 0} for t in first["tables"]
-        ]
-        assert other["tables"] != first["tables"]

@@ -16,7 +16,6 @@ from lab.score.collectives.topic import (
     scores,
     six_sizes,
 )
-from lab.score.collectives.transfers import trace_scores
 from stepsight.collectives import Curve
 
 pytestmark = pytest.mark.data
@@ -44,12 +43,6 @@ def test_six_sizes_serve_almost_as_well(measured_data: Path):
 
 def test_above_the_range_the_slope_goes_on(curves):
     assert np.median(np.array(left_out(curves, below(4), timer, 5))[:, 0]) <= 0.057
-
-
-def test_collectives_of_a_trace_meet_their_curves(measured_data: Path):
-    found = {s.name: s for s in trace_scores(measured_data / "collectives" / "trace_collectives.csv")}
-    assert found["trace astra_megatron_tp8_8xA100"].gmae <= 0.05
-    assert all(score.gmae <= 0.3 for score in found.values())
 
 
 def test_a_folder_without_tables_scores_nothing(tmp_path: Path):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from stepsight.calibrate.journal import Journal
-from stepsight.validate.live.steps import (
+from stepsight.validate.live import (
     MEASURED,
     PASSES,
     PREDICTED,
@@ -15,9 +13,8 @@ from stepsight.validate.live.steps import (
     live_documents,
     pending,
     rows_of,
-    skew_correlations,
-)  # fmt: skip
-from stepsight.validate.live.topic import link_changes, scores
+    scores,
+)
 
 
 def row(name: str, kind: str, predicted: float, *passes: float) -> LiveRow:
@@ -25,13 +22,13 @@ def row(name: str, kind: str, predicted: float, *passes: float) -> LiveRow:
 
 
 def test_every_workload_is_measured_in_every_pass(tmp_path: Path) -> None:
-    documents = live_documents(2, 5, 3, 1, seed=0)
+    documents = live_documents(2, 5, 3, seed=0)
     wanted = [d["name"] for _, group in pending(Journal(tmp_path, resume=True), documents) for d in group]
     assert sorted(wanted) == sorted([d["name"] for d in documents] * PASSES)
 
 
 def test_what_was_measured_before_is_not_measured_again(tmp_path: Path) -> None:
-    documents = live_documents(2, 2, 0, 0, seed=0)
+    documents = live_documents(2, 2, 0, seed=0)
     journal = Journal(tmp_path, resume=True)
     journal.add(MEASURED, [{"name": documents[0]["name"], "pass": 0, "steps_us": [[1.0]]}])
     left = [(number, d["name"]) for number, group in pending(journal, documents) for d in group]
@@ -53,14 +50,3 @@ def test_the_bar_is_the_published_figure_or_the_noise() -> None:
     assert quiet.met is False
     noisy = scores([row(str(i), "DLRM", 110.0, 90.0, 112.0) for i in range(3)])[0]
     assert noisy.met is True
-
-
-def test_skews_are_correlated_within_one_set_of_tables() -> None:
-    measured = (100.0, 80.0, 60.0, 50.0)
-    rows = [row(f"skew-0-zipf-{i}", "skew", 1.3 * m, m, m) for i, m in enumerate(measured)]
-    assert skew_correlations(rows) == {"skew-0": pytest.approx(1.0)}
-
-
-def test_a_slower_link_is_compared_on_the_same_workloads() -> None:
-    here, there = [row("a", "DLRM", 10, 11, 11), row("b", "DLRM", 5, 5, 5)], [row("a", "DLRM", 30, 22, 22)]
-    assert link_changes(here, there) == [{"name": "a", "predicted": 3.0, "measured": 2.0}]

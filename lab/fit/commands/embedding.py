@@ -1,4 +1,4 @@
-"""``python -m lab fit embedding``: the lookup model again, of GPUs from kernels or of a CPU from samples."""
+"""``python -m lab fit embedding``: the lookup model of GPUs from measured kernels."""
 
 from __future__ import annotations
 
@@ -42,61 +42,15 @@ def fitted_record(points: Sequence[MeasuredKernel]) -> dict[str, Any]:
     }
 
 
-def fit_operator(paths: Sequence[Path], folder: Path) -> dict[str, Any]:
-    """Fit the samples' operator, write its model into a platform's folder, and say what was fitted."""
-    from stepsight.calibrate.lookups.fit import fit_samples, table_sets
-    from stepsight.calibrate.lookups.microbench import read_samples
-
-    read = [read_samples(path) for path in paths]
-    samples = [sample for some, _ in read for sample in some]
-    model = fit_samples(samples, read[0][1], table_sets(samples))
-    path = model.save(folder)
-    return {
-        "operator": model.operator,
-        "samples": len(samples),
-        "phases": {
-            name: {"start_us": round(phase.start_us, 2), "spread": round(phase.spread, 4)}
-            for name, phase in model.phases.items()
-        },
-        "written": str(path),
-    }
-
-
-def _show_operator(record: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json(record))
-        return
-    click.echo(f"{record['operator']}: {record['samples']} lookups")
-    for name, phase in record["phases"].items():
-        click.echo(f"{name:24s} ±{phase['spread']:.1%} on table sets left out")
-    click.echo(f"written to {record['written']}")
-
-
 @click.command("embedding")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
 @click.option("--out", type=click.Path(path_type=Path), default=SHIPPED, help="Where to write them.")
-@click.option("--samples", type=click.Path(path_type=Path), multiple=True,
-              help="Lookups measured on a CPU by validate embedding: fit those instead.")  # fmt: skip
-@click.option("--platform", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="With --samples: the calibrated folder that gets the operator's model.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(
-    data: Path | None, out: Path, samples: tuple[Path, ...], folder: Path | None, as_json: bool
-) -> None:
-    """Fit the lookup model's coefficients for GPUs and print their error by source.
-
-    With --samples: fit a CPU's lookups with the operator that they were measured with, into a platform.
-    """
+def command(data: Path | None, out: Path, as_json: bool) -> None:
+    """Fit the lookup model's coefficients for GPUs and print their error by source."""
     from lab.fit.embedding.points import measured_kernels
     from stepsight.documents import to_json, write_whole
 
-    if bool(samples) != (folder is not None):
-        raise click.UsageError("--samples and --platform go together")
-    if folder is not None:
-        _show_operator(fit_operator(samples, folder), as_json)
-        return
     record = fitted_record(measured_kernels(data_folder(data)))
     write_whole(out, to_json(record) + "\n")
     if as_json:

@@ -8,7 +8,7 @@ import click
 
 SUBCOMMANDS = {
     "kernels": ("lab.fit.kernels.recipes", "Kernel models, from the measured kernel tables."),
-    "embedding": ("lab.fit.commands.embedding", "Lookups on GPUs, or a CPU's from --samples."),
+    "embedding": ("lab.fit.commands.embedding", "Lookups on GPUs."),
     "collectives": (
         "lab.fit.collectives.catalogue",
         "Collective curves, from nccl-tests style tables.",

@@ -15,6 +15,7 @@ from lab.datasets.captured_steps import FILES, MeasuredStep, read_steps
 from lab.datasets.folder import data_folder
 from lab.score.capture.steps import ScoredStep, scored
 from stepsight.score import CHOSEN, Figure, Score, gmae, mape
+from stepsight.terminal import listing, terminal
 from stepsight.validate.scoreboard import plain
 
 TOPIC = "capture"
@@ -149,24 +150,16 @@ def fits(good: Sequence[ScoredStep]) -> list[bool]:
     "--steps", type=click.Path(path_type=Path), default=KEPT, show_default=True,
     help="Keep captured steps in this folder, and take from it those that are there.",
 )  # fmt: skip
-@click.option(
-    "--traces", is_flag=True, help="Compare scripts with the traces of the runs they write down again."
-)
 @click.option("--each", is_flag=True, help="Print every row.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     data: Path | None, files: tuple[str, ...], only: tuple[str, ...], sample: int, every: bool, steps: Path,
-    traces: bool, each: bool, as_json: bool,
+    each: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Published models captured and predicted, against their measured steps and memory."""
     from stepsight.validate import scoreboard
 
     folder = data_folder(data)
-    if traces:
-        from lab.score.capture.traced import show_traced
-
-        show_traced(folder, only, steps, as_json=as_json)
-        return
     result = found(folder, files, only, steps, 0 if every or only else sample)
     made = lines(result)
     if as_json:
@@ -220,13 +213,8 @@ def _row(s: ScoredStep) -> dict[str, Any]:
 
 
 def _print(result: Sequence[ScoredStep]) -> None:
-    from rich.table import Table
-
-    from stepsight.terminal import terminal
-
-    table = Table(box=None, padding=(0, 1))
-    for name in ("step", "measured", "predicted", "error", "interval", "active", "reserved"):
-        table.add_column(name, justify="left" if name == "step" else "right", no_wrap=True)
+    titles = ("step", "measured", "predicted", "error", "interval", "active", "reserved")
+    table = listing(titles, ())
     for s in result:
         if s.problem:
             continue

@@ -35,10 +35,6 @@ def scores(data: Path) -> list[Score]:
         found.append(pcie_score(data))
     if (folder / "paper_4xV100.csv").is_file():
         found += _published_plot(folder / "paper_4xV100.csv")
-    if (folder / "trace_collectives.csv").is_file():
-        from lab.score.collectives.transfers import trace_scores
-
-        found += trace_scores(folder / "trace_collectives.csv")
     return found
 
 

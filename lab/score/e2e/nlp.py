@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from lab.datasets.folder import read_csv
-from lab.score.e2e.own_operators import MOST, contradicted, operator_sums
 from lab.score.steps import StepRow, each, score
 from stepsight.hardware.gpus import find_gpu
 from stepsight.platform.load import load_platform
@@ -43,13 +42,7 @@ OTHERS = ("neusight_ms", "habitat_ms", "roofline_ms", "micro_ms")
 def rows(data: Path) -> list[StepRow]:
     """Every row that the tool has a model of: eager, no mixture of experts, no fused kernels."""
     found = read_csv(data / FILE) + [{**row, "other": "yes"} for row in read_csv(data / MORE)]
-    sums = operator_sums(data, {name: model["layers"] for name, model in MODELS.items()})
-
-    def concurrent(row: dict[str, str]) -> StepRow | None:
-        made = predicted(row)
-        return made and replace(made, contradicted=contradicted(row, sums))
-
-    return each((r for r in found if r["model"] in MODELS and _known(r["option"])), concurrent)
+    return each((r for r in found if r["model"] in MODELS and _known(r["option"])), predicted)
 
 
 def _known(option: str) -> bool:
@@ -78,26 +71,11 @@ def scores(found: Sequence[StepRow]) -> list[Score]:
     train, other = by_set.get("nlp_train", []), by_set.get("nlp_other_train", [])
     return [
         *score(TOPIC, "NLP fp32 forward+backward", train, used, BAR),
-        *_as_its_operators("NLP fp32 forward+backward", train, used, BAR),
         *score(TOPIC, "NLP fp32 forward", by_set.get("nlp_forward", []), used, BAR),
         *score(TOPIC, "NLP fp32 forward+backward on 4 GPUs", by_set.get("nlp_split_train", []), four),
         *score(TOPIC, "NLP fp32 forward+backward, AMD and P4", other, used),
-        *_as_its_operators("NLP fp32 forward+backward, AMD and P4", other, used),
         *score(TOPIC, "NLP fp32 forward, AMD and P4", by_set.get("nlp_other_forward", []), used),
     ]
-
-
-def _as_its_operators(
-    name: str, rows: Sequence[StepRow], used: str, target: float | None = None
-) -> list[Score]:
-    """The same line without the rows whose own operators say otherwise."""
-    kept = [r for r in rows if not r.contradicted]
-    apart = (
-        f"without {len(rows) - len(kept)} rows with a pass {MOST} times as long as its own operators or more"
-    )
-    if not kept or len(kept) == len(rows):
-        return []
-    return score(TOPIC, f"{name}, as its operators", kept, f"{used}; {apart}", target)[:1]
 
 
 def predicted(row: dict[str, str]) -> StepRow | None:

@@ -1,4 +1,4 @@
-"""Lookups against measurements: GPU kernels, hit rates, and this or another CPU."""
+"""Lookups against measurements: GPU kernels and hit rates."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lab.score.embedding.lru import lru_hit_rate
 from stepsight.errors import InputError
 from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
 from stepsight.tables.indices.distributions import IndexDistribution, draw_indices
-from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, FBGEMM_OPTIMIZERS
 
 TOPIC = "embedding"
+OPTIONS = ("data", "rows")
 POINTS_BAR, LISTS_BAR, HIT_BAR = 0.10, 0.08, 0.02
 LISTS = (DEFAULT, MLPERF, DDP)
 """The lists of all kernels of a V100's DLRM step, as far as the folder holds them."""
@@ -94,57 +94,3 @@ def hit_rate_score() -> Score:
         target=f"worst ≤ {HIT_BAR:.0%} points", met=worst <= HIT_BAR, note=f"worst {worst:.1%}",
         exposure=CHOSEN,
     )  # fmt: skip
-
-
-@click.command(TOPIC, help="Lookups and hit rates.")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
-@click.option("--rows", type=click.Choice(["heldout", "all"]), default="heldout", show_default=True,
-              help="Sources left out of the fit, or every row (of a folder that it never saw).")  # fmt: skip
-@click.option("--samples", type=click.Path(path_type=Path), help="Lookups measured on a CPU, to score too.")
-@click.option("--measure", type=float, metavar="SECONDS", help="Measure this CPU first, into --samples.")
-@click.option("--operator", type=click.Choice([EMBEDDING_BAG, FBGEMM]), default=EMBEDDING_BAG,
-              show_default=True, help="What --measure looks up with; fbgemm: fbgemm-gpu-cpu.")  # fmt: skip
-@click.option("--optimizer", type=click.Choice(list(FBGEMM_OPTIMIZERS)), default="sgd",
-              show_default=True, help="Of the fbgemm operator's fused update.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the lookups that are measured.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Picture of the CPU's held-out lookups (.png).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(
-    data: Path | None,
-    rows: str,
-    samples: Path | None,
-    measure: float | None,
-    operator: str,
-    optimizer: str,
-    seed: int,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
-    from lab.datasets.folder import data_folder
-    from lab.score.frame import show
-
-    if (measure or plot) and samples is None:
-        raise click.UsageError("--measure and --plot need --samples FILE")
-    if operator != FBGEMM and optimizer != "sgd":
-        raise click.UsageError("--optimizer is of the fused update of --operator fbgemm")
-    if measure and samples is not None:
-        from lab.score.embedding.measure_here import measure_here
-
-        measure_here(measure, samples, seed, operator, optimizer)
-    lines: list[Score] = []
-    if samples is not None:
-        from lab.score.embedding.cpu import FEWEST, cpu_scores, draw_held_out
-        from stepsight.calibrate.lookups.microbench import read_samples
-
-        measured, caches = read_samples(samples)
-        if len(measured) < FEWEST:
-            raise InputError(
-                str(samples), f"{len(measured)} lookups are too few to score", "--measure longer"
-            )
-        lines += cpu_scores(measured, caches)
-        if plot is not None:
-            draw_held_out(measured, caches, plot)
-    data_is_scored = samples is None or data is not None
-    if data_is_scored:
-        lines = [*scores(data_folder(data), rows), *lines]
-    show(lines, figures(data_folder(data)) if as_json and data_is_scored else None, as_json=as_json)

@@ -47,25 +47,19 @@ def refitted_scores(measured: Sequence[Measured]) -> Iterator[Score]:
                 yield judged.score()
 
 
-def gpu_scores(measured: Sequence[Measured]) -> list[Score]:
+def gpu_scores(measured: Sequence[Measured], family: str, bar: float | None = None) -> list[Score]:
     """Each GPU timed by the models of the others, as one without tables would be."""
     parts = []
     for part in measured:
-        models = KernelModels.for_gpu(load_gpu(part.gpu))
-        judged = judge(
-            part,
-            np.ones(len(part.time_us), dtype=bool),
-            _without_chip(models),
-            f"GPU left out: gemm fp32 {part.variant} {part.gpu}",
-            "all shapes",
-            f"GPU left out: gemm fp32 {part.variant}",
-        )
+        models = _without_chip(KernelModels.for_gpu(load_gpu(part.gpu)))
+        every, kind = np.ones(len(part.time_us), dtype=bool), f"GPU left out: {family} fp32 {part.variant}"
+        judged = judge(part, every, models, f"{kind} {part.gpu}", "all shapes", kind)
         if judged is not None:
             parts.append(judged)
     if not parts:
         return []
-    together = Judged.pooled("GPU left out: gemm fp32, all", parts, f"all rows of {len(parts)} lines")
-    return [*(part.score() for part in parts), together.score((GPU_BAR, None))]
+    together = Judged.pooled(f"GPU left out: {family} fp32, all", parts, f"all rows of {len(parts)} lines")
+    return [*(part.score() for part in parts), together.score((bar, None) if bar else None)]
 
 
 def source_scores(data: Path) -> list[Score]:
@@ -148,44 +142,3 @@ def _of_models(products: Products) -> Judged | None:
     used = f"operators of real models, {how}"
     name = f"{kind} {products.gpu}"
     return Judged.of(name, predicted[at], products.time_us[at], spread[at], used, kind)
-
-
-SMALL_CHANNELS = 1024
-"""Convolutions are fitted on as many channels and asked about more."""
-
-
-def conv_size_scores(convolutions: Sequence[Measured]) -> list[Score]:
-    """Layers with many channels by fits on those with few."""
-    return [judged.score() for judged in map(_by_small, convolutions) if judged is not None]
-
-
-def conv_gpu_scores(convolutions: Sequence[Measured]) -> list[Score]:
-    """Each GPU timed by the models of the others."""
-    parts = [judged for judged in map(_by_others, convolutions) if judged is not None]
-    if not parts:
-        return []
-    together = Judged.pooled("GPU left out: conv fp32, all", parts, f"all rows of {len(parts)} lines")
-    return [*(part.score() for part in parts), together.score()]
-
-
-def _by_small(part: Measured) -> Judged | None:
-    d, spec = part.batch.dims, load_gpu(part.gpu)
-    large = np.asarray(np.maximum(d["c_in"], d["c_out"]) > SMALL_CHANNELS)
-    shipped = [m for m in shipped_models() if (m.machine.name, m.family) == (spec.name, "conv")]
-    if large.all() or not large.any() or not shipped:
-        return None
-    model = event_model(replace(part, held_out=large), Machine.of(spec, "fp32"), 0.0)
-    models = KernelModels(spec, (replace(model, spread=shipped[0].spread),))
-    used = f"fitted on channels ≤ {SMALL_CHANNELS}, scored beyond"
-    kind = "sizes left out: conv fp32"
-    return judge(part, large, models, f"{kind} {part.gpu}", used, kind)
-
-
-def _by_others(part: Measured) -> Judged | None:
-    models = KernelModels.for_gpu(load_gpu(part.gpu))
-    mine = Machine.of(models.spec, "fp32")
-    strangers = tuple(m for m in models.shipped if not m.machine.same_chip(mine))
-    blind = KernelModels(models.spec, strangers, models.streams, boards=models.boards)
-    every = np.ones(len(part.time_us), dtype=bool)
-    kind = "GPU left out: conv fp32"
-    return judge(part, every, blind, f"{kind} {part.gpu}", "all shapes", kind)

@@ -19,8 +19,7 @@ from lab.fit.kernels.sources import (
 )
 from lab.score.kernels.judged import ABOVE_US, Judged
 from lab.score.kernels.left_out import (
-    conv_gpu_scores,
-    conv_size_scores,
+    GPU_BAR,
     gpu_scores,
     is_fitted_table,
     refitted_scores,
@@ -29,7 +28,6 @@ from lab.score.kernels.left_out import (
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, IntArray, Source
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_times import TableTimes
 from stepsight.score import BLIND, CHOSEN, FIT, Score
@@ -56,10 +54,8 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     ``rows``: "heldout" scores the tenth of shapes that no fit saw; "all" every row. Of a folder whose fp32
     products are not those that were fitted, every row is scored.
     """
-    from lab.score.kernels.dlrm import dlrm_scores
     from lab.score.kernels.eager import eager_scores
     from lab.score.kernels.half import half_scores
-    from lab.score.kernels.layers import layer_scores, resnet_scores
     from lab.score.kernels.liger import liger_scores
     from lab.score.kernels.traced import traced_scores
 
@@ -74,11 +70,9 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     convolutions = [p for p in measured if p.batch.family == "conv"]
     if ours:
         found += refitted_scores(products)
-        found += conv_size_scores([p for p in convolutions if p.gpu not in THROTTLED])
-    found += gpu_scores(products) + conv_gpu_scores(convolutions) + source_scores(data)
-    found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data) + layer_scores(data)
-    found += resnet_scores(data) + liger_scores(data)
-    return found + traced_scores(data) + dlrm_scores(data)
+    found += gpu_scores(products, "gemm", GPU_BAR) + gpu_scores(convolutions, "conv") + source_scores(data)
+    found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data)
+    return found + liger_scores(data) + traced_scores(data)
 
 
 def figures(data: Path) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,6 @@ import msgspec
 
 from lab.datasets.folder import data_folder
 from lab.datasets.llm.files import all_cases
-from lab.score.llm.layers import layer_scores
 from lab.score.llm.rows import FileScore, Outcome, outcome, scored
 from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
 from stepsight.validate.scoreboard import end, plain
@@ -71,11 +70,7 @@ def _part(name: str, group: str, rows: Sequence[Outcome]) -> FileScore:
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """The lines of the scoreboard."""
-    found = []
-    for name, rows_of in outcomes(data):
-        found += lines_of(score_of(name, rows_of))
-        found += layer_scores(name, rows_of) if name == "gpt_a100_single_node" else []
-    return found
+    return [line for name, of_file in outcomes(data) for line in lines_of(score_of(name, of_file))]
 
 
 def lines_of(s: FileScore) -> list[Score]:

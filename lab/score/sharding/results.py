@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -14,8 +14,6 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 
 SEARCHED = "search"
-CONFIDENT = 1.645
-"""A plan as fast as another looks slower by more standard deviations than this in one case of twenty."""
 DIFFERENT = 0.05
 """Sharders whose measured steps spread less than this do not really differ."""
 
@@ -99,29 +97,10 @@ class Trial(msgspec.Struct, frozen=True, dict=True):
         return self.measured_us[self.pick] / self.measured_us[self.best] - 1
 
     @property
-    def searched(self) -> float:
-        """The searched plan's measured step against the best sharder's: below zero is faster."""
-        return self.measured_us[SEARCHED] / self.measured_us[self.best] - 1
-
-    @property
     def error(self) -> float:
         """Mean |predicted / measured − 1| over the plans."""
         errors = [abs(p.predicted_us / self.measured_us[name] - 1) for name, p in self.plans.items()]
         return float(np.mean(errors))
-
-    def at(self, quantile: float) -> Trial:
-        """The same trial with each block read at a quantile of its steps.
-
-        Other processes only ever make a step longer: on a busy machine a low quantile repeats
-        better than the median.
-        """
-        plans = {
-            name: PlanTrial(plan.predicted_us, [
-                [[float(np.quantile(steps, quantile))] for steps in of_round] for of_round in plan.steps_us
-            ])
-            for name, plan in self.plans.items()
-        }  # fmt: skip
-        return Trial(self.task, self.seed, self.tables, self.batch, plans)
 
     def against_best(self, name: str) -> float:
         """A plan against the best sharder, which is chosen by all rounds but one and measured by that one.
@@ -156,8 +135,8 @@ class Summary(msgspec.Struct, frozen=True):
     """What the trials show. Fractions; ``level`` tasks have sharders that hardly differ and are apart.
 
     ``repeat_noise`` is the standard deviation of one plan's measured step; two plans differ by chance by
-    √2 times as much (``pair_noise``), and a plan that much slower counts as equal in ``*_level``;
-    in ``search_confident`` one that is not slower at 95 % confidence.
+    √2 times as much (``pair_noise``), and a searched plan that much slower counts as equal in
+    ``search_level``. ``mean_search`` is the searched plan against the best sharder (`Trial.against_best`).
     """
 
     tasks: int
@@ -167,19 +146,11 @@ class Summary(msgspec.Struct, frozen=True):
     within_10: float
     mean_regret: float
     worst_regret: float
+    random_regret: float
     repeat_noise: float
     pair_noise: float
-    search_wins: float
-    search_level: float
-    search_confident: float
     mean_search: float
-    random_regret: float
-    fair_regret: float
-    fair_search: float
-    fair_search_level: float
-
-    def as_dict(self) -> Mapping[str, float]:
-        return dict(msgspec.structs.asdict(self))
+    search_level: float
 
 
 def summarise(trials: Sequence[Trial]) -> Summary:
@@ -188,18 +159,16 @@ def summarise(trials: Sequence[Trial]) -> Summary:
     if not differ:
         raise InputError("trials", "no task has sharders that differ", "run more tasks")
     regret = np.array([trial.regret for trial in differ])
-    searched = np.array([trial.searched for trial in differ])
-    fair = np.array([trial.against_best(SEARCHED) for trial in differ])
+    searched = np.array([trial.against_best(SEARCHED) for trial in differ])
     noise = float(np.mean([repeat for trial in trials for repeat in trial.repeats.values()]))
-    pair = float(noise * np.sqrt(2))
     blind = [
         np.mean([t.measured_us[name] for name in t.sharders]) / t.measured_us[t.best] - 1 for t in differ
     ]
     return Summary(
-        len(differ), len(trials) - len(differ), float(np.mean([t.pick == t.best for t in differ])),
-        float(np.mean(regret <= 0.05)), float(np.mean(regret <= 0.10)), float(regret.mean()),
-        float(regret.max()), noise, pair, float(np.mean(searched <= 0)), float(np.mean(searched <= pair)),
-        float(np.mean(searched <= CONFIDENT * pair)), float(searched.mean()), float(np.mean(blind)),
-        float(np.mean([t.against_best(t.pick) for t in differ])), float(fair.mean()),
-        float(np.mean(fair <= pair)),
+        tasks=len(differ), level=len(trials) - len(differ),
+        best=float(np.mean([t.pick == t.best for t in differ])), within_5=float(np.mean(regret <= 0.05)),
+        within_10=float(np.mean(regret <= 0.10)), mean_regret=float(regret.mean()),
+        worst_regret=float(regret.max()), random_regret=float(np.mean(blind)), repeat_noise=noise,
+        pair_noise=noise * 2**0.5, mean_search=float(searched.mean()),
+        search_level=float(np.mean(searched <= noise * 2**0.5)),
     )  # fmt: skip

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from lab.score.sharding.results import SEARCHED, Summary, Trial, read_trials, summarise, write_trials
 from lab.score.sharding.trials import drawn_tasks, try_task
+from stepsight.documents import to_json
 from stepsight.errors import InputError
 from stepsight.score import BLIND, Figure, Score
-from stepsight.validate.scoreboard import end, plain
+from stepsight.validate.scoreboard import end, plain, table
 
 SUCCESS, REGRET, SEARCH_WINS = 0.85, 0.03, 0.90
 """The bars: METHOD §7 for success; mean regret and the searched plan as the project set them."""
 OPTIONS: tuple[str, ...] = ()
 """No measured tables: trials come from ``--live`` or ``--results``."""
-UNDISTURBED = 0.1
-"""The quantile of the steps that stands for a quiet machine."""
 
 
 def scores() -> list[Score]:
@@ -80,14 +80,12 @@ def _run(
 
 def bars(s: Summary) -> list[Score]:
     """A line for each bar, over the tasks whose sharders differ; each plan was predicted, then trained."""
-    searched = "searched plan as fast as the best sharder"
     parts = (
         ("pick within 10 % of the best", Figure("of all tasks", s.within_10, "more"), SUCCESS),
         ("regret of the pick", Figure("mean regret", s.mean_regret), REGRET),
-        (searched, Figure("of all tasks", s.search_level, "more"), SEARCH_WINS),
         (
-            f"{searched}, chosen by other rounds",
-            Figure("of all tasks", s.fair_search_level, "more"),
+            "searched plan as fast as the best sharder",
+            Figure("of all tasks", s.search_level, "more"),
             SEARCH_WINS,
         ),
     )
@@ -103,72 +101,35 @@ def bars(s: Summary) -> list[Score]:
 
 def show(trials: Sequence[Trial], *, as_json: bool) -> None:
     """The figures, and each task behind them; a missed bar ends the command with code 1."""
-    summary = summarise(trials)
-    lines = bars(summary)
+    s = summarise(trials)
+    lines = bars(s)
     if as_json:
-        from stepsight.documents import to_json
-
         rows = [
             {
                 "task": t.task, "spread": t.spread, "pick": t.pick, "best": t.best, "regret": t.regret,
-                "search": t.searched,
+                "search": t.against_best(SEARCHED),
                 "predicted_us": {n: p.predicted_us for n, p in t.plans.items()},
                 "measured_us": t.measured_us,
             }
             for t in trials
         ]  # fmt: skip
-        undisturbed = summarise([trial.at(UNDISTURBED) for trial in trials])
-        found = {**summary.as_dict(), "undisturbed": undisturbed.as_dict(), "trials": rows}
-        click.echo(to_json({**found, "scores": plain(lines)}))
+        click.echo(to_json({**msgspec.structs.asdict(s), "trials": rows, "scores": plain(lines)}))
     else:
-        _print(trials, summary, lines)
+        for trial in trials:
+            click.echo(_line(trial))
+        click.echo(
+            f"{s.tasks} tasks whose sharders differ ({s.level} more within 5 %, counted apart); repeat noise "
+            f"of a plan {s.repeat_noise:.1%}, of a comparison {s.pair_noise:.1%}\n"
+            f"pick within 5 % of the best: {s.within_5:.0%}; the very best: {s.best:.0%}; mean regret "
+            f"{s.mean_regret:.1%}, worst {s.worst_regret:.1%}; a blind pick: {s.random_regret:.1%}\n"
+            f"searched plan on average {s.mean_search:+.1%}, judged by a round that did not choose the best"
+        )
+        table(lines)
     end(lines)
 
 
-def _print(trials: Sequence[Trial], summary: Summary, lines: Sequence[Score]) -> None:
-    from rich.table import Table
-
-    from stepsight.terminal import terminal
-
-    console = terminal()
-    table = Table(box=None, padding=(0, 1))
-    for name in ("task", "tables", "spread", "pick", "best", "regret", "search", "error"):
-        table.add_column(name, justify="left" if name in ("task", "pick", "best") else "right")
-    for t in trials:
-        table.add_row(
-            t.task, str(t.tables), f"{t.spread:.1%}", t.pick, t.best, f"{t.regret:.1%}", f"{t.searched:+.1%}",
-            f"{t.error:.1%}",
-        )  # fmt: skip
-    console.print(table)
-    console.print("medians")
-    for line in _figures(summary, [f"bar {s.target}, {s.verdict}" for s in lines]):
-        console.print(line)
-    console.print("first deciles of the steps, which other processes disturb less; no bars")
-    for line in _figures(summarise([trial.at(UNDISTURBED) for trial in trials]), [""] * len(lines)):
-        console.print(line)
-
-
-def _figures(s: Summary, verdicts: Sequence[str]) -> list[str]:
-    success, regret, fair = (f" ({verdicts[i]})" if verdicts[i] else "" for i in (0, 1, 3))
-    search = f", {verdicts[2]}" if verdicts[2] else ""
-    return [
-        f"{s.tasks} tasks whose sharders differ ({s.level} more within 5 %, counted apart); "
-        f"repeat noise of a plan {s.repeat_noise:.1%}, of a comparison {s.pair_noise:.1%}",
-        f"pick within 10 % of the best: {s.within_10:.0%}{success}; "
-        f"within 5 %: {s.within_5:.0%}; the very best: {s.best:.0%}",
-        f"mean regret {s.mean_regret:.1%}{regret}, "
-        f"worst {s.worst_regret:.1%}; a sharder picked blindly: {s.random_regret:.1%}",
-        f"searched plan at least as fast as the least of all sharders measured: {s.search_wins:.0%} "
-        f"(within the noise {s.search_level:.0%}{search}; at 95 % confidence {s.search_confident:.0%}), "
-        f"on average {s.mean_search:+.1%}",
-        f"best sharder chosen by all rounds but one, judged by that one: regret {s.fair_regret:.1%}, "
-        f"searched plan {s.fair_search:+.1%}, at least as fast (within the noise) "
-        f"{s.fair_search_level:.0%}{fair}",
-    ]
-
-
-def _line(trial: Trial) -> str:
+def _line(t: Trial) -> str:
     return (
-        f"{trial.task}: pick {trial.pick}, best {trial.best}, regret {trial.regret:.1%}, "
-        f"{SEARCHED} {trial.searched:+.1%}, spread {trial.spread:.1%}, error {trial.error:.1%}"
+        f"{t.task}: {t.tables} tables, pick {t.pick}, best {t.best}, regret {t.regret:.1%}, "
+        f"{SEARCHED} {t.against_best(SEARCHED):+.1%}, spread {t.spread:.1%}, error {t.error:.1%}"
     )

@@ -14,7 +14,7 @@ import numpy as np
 from stepsight.calibrate.bench import fused_bench
 from stepsight.calibrate.bench.lookup_bench import ALONE, PHASES, beside_others, table_lookup
 from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
-from stepsight.calibrate.lookups.fit import fit_lookups as fit_tables
+from stepsight.calibrate.lookup_fit import fit_lookups as fit_tables
 from stepsight.calibrate.session import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
 from stepsight.collectives.benchmark_files import Timing
 from stepsight.constants import area

@@ -244,7 +244,6 @@ FEATURES = (128, 256, 512)
 MOST_TABLE_BYTES = 64 << 20
 HEAVY_POOLING = 20.0
 SKEW = (0.0, 1.25)
-SKEWS = (0.0, 0.6, 0.9, 1.1, 1.3)
 
 FAMILIES = ("bert", "gpt2", "xlnet")
 LAYERS = (2, 4)
@@ -329,24 +328,3 @@ def random_transformer(ranks: int, seed: int, role: int = CALIBRATION, family: s
         "training": {"precision": "fp32", "optimizer": "adamw", "attention": "eager"},
         "parallel": {"data": ranks},
     }
-
-
-def skewed_dlrms(ranks: int, seed: int, role: int = VALIDATION) -> list[Document]:
-    """One DLRM with large tables and little else, five times, by the skew of its indices alone."""
-    document = random_dlrm(ranks, seed, role)
-    rng = np.random.default_rng([role, 3, ranks, seed])
-    tables = [
-        {"rows": int(rng.integers(150_000, 250_000)), "dim": 64, "pooling": float(rng.integers(20, 60))}
-        for _ in range(3 * ranks)
-    ]
-    dense = {"features": 64, "bottom": [128, 64], "top": [128, 1], "interaction": "dot"}
-    return [
-        document
-        | {
-            "name": f"skew-{seed}-zipf-{skew:g}",
-            "batch": 512 * ranks,
-            "dense": dense,
-            "tables": [{**t, "indices": {"zipf": skew}} for t in tables],
-        }
-        for skew in SKEWS
-    ]

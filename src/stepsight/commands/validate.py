@@ -26,7 +26,7 @@ class Topics(click.Group):
         if cmd_name == "quick":
             return _quick
         if cmd_name == "live":
-            from stepsight.validate.live.topic import command as live
+            from stepsight.validate.live import command as live
 
             return live
         return None

@@ -196,14 +196,18 @@ def explain(
     timeline: Timeline, platform: Platform, *, workload: str = "", steps: int = STEADY_STEPS,
     memory: MemoryLine | None = None, measured_us: float | None = None, notes: Iterable[str] = (),
     host_spread: float = HOST_SPREAD, basis: str = "", setup: Setup | None = None,
-    method_spread: float = METHOD_SPREAD,
+    method_spread: float = METHOD_SPREAD, sensitive: tuple[Sensitivity, ...] = (),
+    interval_factor: float | None = None,
 ) -> Prediction:  # fmt: skip
-    """The answer that a timeline holds: its figures, where they come from and how far to trust them."""
+    """The answer that a timeline holds: its figures, where they come from and how far to trust them.
+
+    ``sensitive`` and ``interval_factor`` (of the 90 % interval) are found here unless they are given.
+    """
     ranks, breakdown = summarise(timeline)
-    sensitive = sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
+    sensitive = sensitive or sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
     method = max(method_spread, platform.calibration.rehearsal_spread)
     sigma = np.sqrt(method**2 + sum(s.step_spread**2 for s in sensitive))
-    factor = float(np.exp(INTERVAL_SIGMAS * sigma))
+    factor = interval_factor or float(np.exp(INTERVAL_SIGMAS * sigma))
     shown = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]
     return Prediction(
         workload=workload,

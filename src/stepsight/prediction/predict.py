@@ -88,15 +88,9 @@ def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Pred
     on = on.with_ranks(training.ranks)
     check_runnable(training, on)
     if isinstance(training, LanguageWorkload) and training.eager is None:
-        found = predict_language(training.config, on, _memory(training, on), steps=steps)
-        return replace(
-            found,
-            setup=training.setup(),
-            gpu=on.spec.gpu,
-            gpus=on.spec.ranks,
-            price_per_gpu_hour=on.spec.price_per_gpu_hour,
-            notes=(*_known_before(training.config, on, found), *found.notes),
-        )
+        memory = _memory(training, on)
+        found = predict_language(training.config, on, memory, training.setup(), steps=steps)
+        return replace(found, notes=(*_known_before(training.config, on, found), *found.notes))
     device = "cpu" if on.spec.host.synchronous else "cuda"
     blocks = FEWEST_BLOCKS
     while True:
@@ -215,14 +209,8 @@ def _captured_memory(use: RankMemoryUse, platform: Platform) -> MemoryLine:
     parts["cached_by_allocator"] = max(use.peak_reserved_bytes - sum(parts.values()), 0.0)
     parts["context"] = CONTEXT_BYTES
     parts = {name: platform.learned.memory * value for name, value in parts.items()}
-    return MemoryLine(
-        parts,
-        platform.spec.gpu.usable_bytes,
-        use.rank,
-        use.peak_active_bytes,
-        use.peak_reserved_bytes,
-        use.at,
-    )
+    usable = platform.spec.gpu.usable_bytes
+    return MemoryLine(parts, usable, use.rank, use.peak_active_bytes, use.peak_reserved_bytes, use.at)
 
 
 def _mean_step(made: Prediction, steps: int) -> Prediction:

@@ -9,7 +9,7 @@ between checkpoints.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepsight.errors import InputError
@@ -135,15 +135,12 @@ class WholeRun:
 
     def to_dict(self) -> dict[str, Any]:
         ranges = {
-            "days": self.days,
-            "gpu_hours": self.gpu_hours,
-            "cost": self.cost,
-            "energy_kwh": self.energy_kwh,
-        }
+            "days": self.days, "gpu_hours": self.gpu_hours, "cost": self.cost, "energy_kwh": self.energy_kwh,
+        }  # fmt: skip
         return {
             "steps": self.steps,
             "gpus": self.gpus,
-            **{k: {"value": r.value, "low": r.low, "high": r.high} for k, r in ranges.items() if r},
+            **{name: asdict(one) for name, one in ranges.items() if one},
             "goodput": self.goodput,
             "failures": self.failures,
             **({"checkpoint_every_s": self.checkpoint_every_s} if self.checkpoint_every_s else {}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -41,17 +40,13 @@ def end(scores: Iterable[Score]) -> None:
 
 def table(scores: Sequence[Score]) -> None:
     """The scores as a table, and how many bars are met."""
-    from rich.table import Table
     from rich.text import Text
 
-    from stepsight.terminal import terminal
+    from stepsight.terminal import listing, terminal
 
     figures = any(s.figure for s in scores)
-    board = Table(box=None, padding=(0, 1))
-    for name in (
-        "topic", "what", "rows", "GMAE", "MAPE", *(["figure"] if figures else []), "bar", "", "rows used",
-    ):  # fmt: skip
-        board.add_column(name, justify="right" if name in ("rows", "GMAE", "MAPE") else "left")
+    words = [*(["figure"] if figures else []), "bar", "", "rows used"]
+    board = listing(("topic", "what", "rows", "GMAE", "MAPE", *words), (), left=("what", *words))
     for s in scores:
         verdict = Text("missed", style="red") if s.met is False else s.verdict
         note = f"{s.rows_used}; {s.note}" if s.note else s.rows_used
@@ -69,13 +64,12 @@ def table(scores: Sequence[Score]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What one topic's command found. ``other`` is the JSON of a topic that answers with more than scores."""
+    """What one topic's command found."""
 
     topic: str
     command: str
     seconds: float
     scores: tuple[Score, ...] = ()
-    other: Any = None
 
     @property
     def missed(self) -> int:
@@ -116,6 +110,4 @@ def add_draw(folder: Path, platform: str, seed: int, lines: Sequence[Score], sec
     named = {f"draw {seed} on {platform}, {line.name}": line for line in lines}
     kept = [line for line in before.scores if line.name not in named]
     new = [replace(line, name=name, exposure="blind") for name, line in named.items()]
-    return save_result(
-        folder, TopicResult(LIVE, LIVE_COMMAND, before.seconds + seconds, (*kept, *new), before.other)
-    )
+    return save_result(folder, TopicResult(LIVE, LIVE_COMMAND, before.seconds + seconds, (*kept, *new)))

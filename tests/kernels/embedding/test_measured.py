@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.calibrate.lookups.fit import fit_lookups
+from stepsight.calibrate.lookup_fit import fit_lookups
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Source
 from stepsight.kernels.embedding.cpu.measured import FORMAT, MeasuredLookups

@@ -40,7 +40,7 @@ def test_a_fingerprint_does_not_hang_on_the_order() -> None:
 
 
 def test_a_gpu_left_out_is_told_by_strangers() -> None:
-    own, together = gpu_scores([table()])
+    own, together = gpu_scores([table()], "gemm")
     assert own.rows == together.rows == 4
     assert "GPU left out" in own.name and "90 % intervals hold" in own.note
     assert own.kind == "GPU left out: gemm fp32 linear" and own.name.startswith(f"{own.kind} ")

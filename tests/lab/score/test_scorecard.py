@@ -75,13 +75,6 @@ def test_a_figure_stands_in_a_column_of_its_own() -> None:
     assert "| a.csv (groups) | 5 |  |  | mean regret 7.7 % | ≤ 5 %: **missed** |  | fitted |" in page
 
 
-def test_a_topics_own_json_becomes_a_table() -> None:
-    page = scorecard(
-        [TopicResult("tune", "c", 1.0, (), {"llm_h100_sweep": {"groups": 28, "mean_regret": 0.04}})]
-    )
-    assert "| llm_h100_sweep | 28 | 4.0 % |" in page
-
-
 def test_quick_needs_no_data_and_every_row_has_its_source_and_licence() -> None:
     for row in (*kernel_rows(), *step_rows()):
         assert row.source

@@ -1,25 +1,15 @@
-"""Scores of kernels in real steps and in layers: families by their median, time without a model counted."""
+"""Scores of kernels in real steps: families by their median, time without a model counted."""
 
 from pathlib import Path
 
 import pytest
 
 from lab.score.kernels.eager import eager_scores
-from lab.score.kernels.layers import layer_scores
 from lab.score.kernels.traced import traced_scores
 
 
 def test_folders_without_the_files_are_skipped(tmp_path: Path) -> None:
-    assert traced_scores(tmp_path) == layer_scores(tmp_path) == eager_scores(tmp_path) == []
-
-
-@pytest.mark.data
-def test_layers_that_no_fit_saw_are_within_a_fifth_on_data_centre_gpus(measured_data: Path) -> None:
-    judged = [
-        s for s in layer_scores(measured_data) if "V100" in s.name or "A100" in s.name or "GH200" in s.name
-    ]
-    assert len(judged) >= 20
-    assert all(score.met for score in judged)
+    assert traced_scores(tmp_path) == eager_scores(tmp_path) == []
 
 
 @pytest.mark.data

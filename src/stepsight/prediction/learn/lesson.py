@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,7 @@ class RunResult:
         return self.low_us <= self.measured_us <= self.high_us
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("name", "measured_us", "before_us", "after_us", "low_us", "high_us", "left_out")
-        return {n: getattr(self, n) for n in names} | {
-            "error_before": self.error_before,
-            "error_after": self.error_after,
-        }
+        return asdict(self) | {"error_before": self.error_before, "error_after": self.error_after}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,7 @@ class Validation:
             "mape_without_learning": self.mape_before,
             "mape_others_learned": self.mape_after,
             "inside": self.inside,
-            "curve": [{"runs": p.runs, "mape": p.mape, "inside": p.inside} for p in self.curve],
+            "curve": [asdict(point) for point in self.curve],
             "rows": [row.to_dict() for row in self.rows],
         }
 

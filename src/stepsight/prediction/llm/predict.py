@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepsight.platform.load import Platform
-from stepsight.prediction.answer import Prediction
-from stepsight.prediction.breakdown import RankSummary, naive_us, summarise
+from stepsight.prediction.answer import Prediction, explain
+from stepsight.prediction.breakdown import RankSummary
 from stepsight.prediction.llm.answer import LanguageStep, interval_factor
 from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.memory import MemoryLine
-from stepsight.prediction.provenance import coverage
+from stepsight.program.setup import Setup
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
 from stepsight.workload.llm.build import build
@@ -25,34 +25,22 @@ MOST_OPERATORS = 20_000
 
 
 def predict_language(
-    c: LanguageConfig, platform: Platform, memory: MemoryLine | None, *, steps: int = STEADY_STEPS
-) -> Prediction:
+    c: LanguageConfig, platform: Platform, memory: MemoryLine | None, setup: Setup | None = None, *,
+    steps: int = STEADY_STEPS,
+) -> Prediction:  # fmt: skip
     """The step of a language model on a platform, explained."""
     timeline = walk_language(c, platform, steps=steps)
     sensitive = LanguageStep(c, platform).sensitivities(timeline.step_us)
     factor = interval_factor(c, platform, (s.step_spread for s in sensitive))
-    stages, breakdown = summarise(timeline)
-    job = timeline.priced.job
-    shown = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]
-    scale = c.ranks / job.ranks
+    scale = c.ranks / timeline.priced.job.ranks
     dynamic_j = timeline.priced.dynamic_j
     timeline = replace(timeline, priced=replace(timeline.priced, dynamic_j=dynamic_j and scale * dynamic_j))
-    return Prediction(
-        workload=c.name,
-        platform=platform.name,
-        step_us=timeline.step_us,
-        low_us=timeline.step_us / factor,
-        high_us=timeline.step_us * factor,
-        ranks=_ranks(c, stages),
-        breakdown_us=breakdown,
-        naive_us=naive_us(timeline),
-        sensitivities=sensitive,
-        coverage=coverage(timeline),
-        timeline=timeline,
-        memory=memory,
-        notes=(*left_out(timeline), *c.notes, *shown),
-        language=figures(c, timeline, platform.spec.gpu),
-    )
+    found = explain(
+        timeline, platform, workload=c.name, steps=steps, memory=memory, setup=setup, sensitive=sensitive,
+        notes=(*left_out(timeline), *c.notes), interval_factor=factor,
+    )  # fmt: skip
+    ranks, language = _ranks(c, found.ranks), figures(c, timeline, platform.spec.gpu)
+    return replace(found, ranks=ranks, language=language)
 
 
 def walk_language(

@@ -1,6 +1,6 @@
 import numpy as np
 
-from stepsight.calibrate.lookups.fit import fit_steady, round_shifts
+from stepsight.calibrate.lookup_fit import fit_steady, round_shifts
 
 
 def machine(rng: np.random.Generator, slow: bool = True):

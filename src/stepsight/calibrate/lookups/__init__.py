@@ -1,1 +1,0 @@
-"""Embedding lookups measured on this machine."""

@@ -1,0 +1,238 @@
+"""``stepsight validate live``: random models, predicted first and then really trained here."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from stepsight.calibrate.fit import step_us
+from stepsight.calibrate.journal import Journal
+from stepsight.calibrate.rehearsal import (
+    FAMILIES,
+    VALIDATION,
+    Document,
+    random_dlrm,
+    random_torchrec,
+    random_transformer,
+)
+from stepsight.errors import InputError
+from stepsight.platform.load import Platform
+from stepsight.prediction.predict import predict
+from stepsight.score import BLIND, Score, gmae
+from stepsight.terminal import listing, terminal
+from stepsight.validate.scoreboard import add_draw, end, plain, table
+from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
+from stepsight.workload.files import parse_workload
+from stepsight.workload.llm.eager.build import MODELS
+
+DLRM_BAR, NLP_BAR = 0.0521, 0.0300
+"""METHOD §7 for DLRM and NLP."""
+PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec stepsight{rank}'."
+PREDICTED, MEASURED = "predicted", "measured"
+TOGETHER = 6
+"""Workloads whose blocks of steps are interleaved."""
+PASSES = 2
+"""Passes that measure every workload, each by fresh processes: their difference is the noise."""
+
+
+@click.command("live")
+@click.option("--platform", "-p", "platform_path", required=True, help="The calibrated platform folder.")
+@click.option("--configs", default=40, show_default=True, help="Random DLRMs.")
+@click.option("--nlp", default=12, show_default=True, help="Random BERT, GPT-2 and XLNet models.")
+@click.option("--stack", type=click.Choice(["eager", "torchrec"]), default="eager", show_default=True,
+              help="torchrec: only --configs DLRMs, as TorchRec trains them.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Other workloads.")
+@click.option("--steps", default=8, show_default=True, help="Timed steps of each block.")
+@click.option("--blocks", default=3, show_default=True, help="Interleaved blocks of each pass.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder that keeps the rows; goes on where it ended."
+)
+@click.option("--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to go on.")
+@click.option("--results", type=click.Path(path_type=Path),
+              help="Folder of `python -m lab score all`: add this draw there.")  # fmt: skip
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where rank 0 listens.")
+@click.option("--interface", default="", help="Network interface of gloo or NCCL.")
+@click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    platform_path: str, configs: int, nlp: int, stack: str, seed: int, steps: int, blocks: int,
+    out: Path | None, budget: str, results: Path | None, address: str, interface: str, prefix: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Predict random models on a calibrated platform, train them here, and score the predictions."""
+    from stepsight.calibrate.session import budget_seconds
+    from stepsight.platform.load import load_platform
+    from stepsight.run.ranks import Ranks, writable_folder
+
+    platform = load_platform(platform_path)
+    ranks, device = platform.spec.ranks, "cpu" if platform.spec.host.synchronous else "cuda"
+    began = time.monotonic()
+    deadline = began + (budget_seconds(budget) if budget else 1e9)
+    prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
+
+    def start() -> Ranks:
+        return Ranks(ranks, device, address=address, interface=interface, prefixes=prefixes)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        journal = Journal(writable_folder(out or Path(scratch)), resume=True)
+        documents = live_documents(ranks, configs, nlp, seed, stack)
+        predict_all(documents, platform, journal)
+        left = list(pending(journal, documents))
+        for i, (number, group) in enumerate(left):
+            if time.monotonic() > deadline:
+                click.echo(f"{len(left) - i} of {len(left)} groups are left; run again to go on", err=True)
+                break
+            click.echo(f"measuring group {i + 1} of {len(left)}, pass {number + 1}", err=True)
+            measure_group(start, number, group, journal, steps, blocks)
+        rows = rows_of(journal)
+    if not rows:
+        raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
+    if results:
+        add_draw(results, platform.name, seed, scores(rows), time.monotonic() - began)
+    report(rows, platform.name, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """One workload: what was predicted before, and what every pass then measured, in µs."""
+
+    name: str
+    kind: str
+    predicted_us: float
+    naive_us: float
+    measured_us: float
+    passes_us: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted_us / self.measured_us - 1
+
+    @property
+    def noise(self) -> float:
+        """How far the first pass lies from the last: what repeating the measurement alone changes."""
+        return abs(self.passes_us[0] / self.passes_us[-1] - 1)
+
+
+def live_documents(
+    ranks: int, dlrms: int, transformers: int, seed: int, stack: str = EAGER
+) -> list[Document]:
+    """The workloads to score on; none took part in any calibration."""
+    known = [family for family in FAMILIES if family in MODELS]
+    first = 1000 * seed
+    if stack == TORCHREC_STACK:
+        return [random_torchrec(ranks, first + i, VALIDATION) for i in range(dlrms)]
+    documents = [random_dlrm(ranks, first + i, VALIDATION) for i in range(dlrms)]
+    return documents + [
+        random_transformer(ranks, first + i, VALIDATION, known[i % len(known)]) for i in range(transformers)
+    ]
+
+
+def kind_of(document: Document) -> str:
+    if document["name"].startswith("torchrec-"):
+        return "TorchRec"
+    return "DLRM" if document["kind"] == "dlrm" else "NLP"
+
+
+def predict_all(documents: Sequence[Document], platform: Platform, journal: Journal) -> None:
+    """Predictions first, on disk before anything is measured."""
+    done = {s["name"] for s in journal.of(PREDICTED)}
+    for document in documents:
+        if document["name"] in done:
+            continue
+        prediction = predict(parse_workload(dict(document), document["name"]), platform)
+        record = {"name": document["name"], "kind": kind_of(document), "document": document,
+                  "predicted_us": prediction.step_us, "naive_us": prediction.naive_us}  # fmt: skip
+        journal.add(PREDICTED, [record])
+
+
+def pending(journal: Journal, documents: Sequence[Document]) -> Iterator[tuple[int, list[Document]]]:
+    """What is still to be measured: groups of different kinds of workloads, pass after pass."""
+    count = -(-len(documents) // TOGETHER)
+    done = {(s["name"], s["pass"]) for s in journal.of(MEASURED)}
+    for number in range(PASSES):
+        for i in range(count):
+            missing = [d for d in documents[i::count] if (d["name"], number) not in done]
+            if missing:
+                yield number, missing
+
+
+def measure_group(
+    start: Callable[[], Any], number: int, documents: Sequence[Document], journal: Journal, steps: int,
+    blocks: int,
+) -> None:  # fmt: skip
+    """Train one group with fresh ranks and keep its steps."""
+    from stepsight.run.measure import measure_all
+
+    workloads = [parse_workload(dict(d), d["name"]) for d in documents]
+    with start() as ranks:
+        measured = measure_all(ranks, workloads, steps=steps, blocks=blocks)
+    journal.add(
+        MEASURED,
+        [{"name": m.name, "pass": number, "steps_us": m.job_us.round(1).tolist()} for m in measured],
+    )
+
+
+def rows_of(journal: Journal) -> list[LiveRow]:
+    """Every workload that was predicted and then measured in all passes."""
+    measured: dict[str, list[Any]] = {}
+    for sample in sorted(journal.of(MEASURED), key=lambda s: s["pass"]):
+        measured.setdefault(sample["name"], []).append(sample["steps_us"])
+    return [
+        LiveRow(
+            p["name"], p["kind"], p["predicted_us"], p["naive_us"],
+            step_us([block for blocks in measured[p["name"]] for block in blocks]),
+            tuple(map(step_us, measured[p["name"]])),
+        )
+        for p in journal.of(PREDICTED)
+        if len(measured.get(p["name"], ())) == PASSES
+    ]  # fmt: skip
+
+
+def scores(rows: Sequence[LiveRow]) -> list[Score]:
+    """One line per kind; the bar is the published figure or the repeat noise, whichever is larger."""
+    lines = []
+    for kind, bar in (("DLRM", DLRM_BAR), ("NLP", NLP_BAR), ("TorchRec", DLRM_BAR)):
+        of_kind = [r for r in rows if r.kind == kind]
+        if not of_kind:
+            continue
+        measured = [r.measured_us for r in of_kind]
+        noise = gmae([r.passes_us[0] for r in of_kind], [r.passes_us[-1] for r in of_kind])
+        naive = gmae([r.naive_us for r in of_kind], measured)
+        worst = max(of_kind, key=lambda r: abs(r.error))
+        lines.append(
+            Score.of(
+                "live", kind, [r.predicted_us for r in of_kind], measured, "random, none calibrated on",
+                gmae_target=max(bar, noise), exposure=BLIND,
+                note=f"noise {noise:.2%}, naive {naive:.1%}, worst {worst.error:+.1%} ({worst.name})",
+            )
+        )  # fmt: skip
+    return lines
+
+
+def report(rows: Sequence[LiveRow], platform: str, *, as_json: bool) -> None:
+    """The rows and their scores; a missed bar is exit code 1."""
+    lines = scores(rows)
+    if as_json:
+        from stepsight.documents import to_json
+
+        each = [msgspec.to_builtins(r) | {"error": r.error, "noise": r.noise} for r in rows]
+        click.echo(to_json({"platform": platform, "rows": each, "scores": plain(lines)}))
+    else:
+        shown = [
+            (r.name, f"{r.predicted_us / 1e3:.2f}", f"{r.measured_us / 1e3:.2f}", f"{r.error:+.1%}",
+             f"{r.noise:.1%}", f"{r.naive_us / 1e3:.2f}")
+            for r in rows
+        ]  # fmt: skip
+        titles = ("workload", "predicted ms", "measured ms", "error", "noise", "naive ms")
+        terminal().print(listing(titles, shown, title=f"predicted, then measured on {platform}"))
+        table(lines)
+    end(lines)

@@ -1,1 +1,0 @@
-"""Random models, predicted and then trained here."""

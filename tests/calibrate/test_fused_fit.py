@@ -1,0 +1,76 @@
+"""Fitting an operator whose calls serve many tables, from the times of whole calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepsight.calibrate.bench.fused_bench import fit_calls
+from stepsight.errors import StepsightError
+from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
+from stepsight.kernels.embedding.cpu.work import work
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import FBGEMM, Lookup, TableLookup
+
+CACHES = (32e3, 1e6, 32e6)
+START_US = {"forward": 120.0, "backward": 40.0}
+
+
+def true_us(lookup: Lookup, phase: str) -> float:
+    """A made-up machine: a start for each call, rates for work, and a cost that no sum of work has."""
+    done = work(lookup.tables, CACHES, phase, lookup.optimizer, FBGEMM)
+    rates = np.linspace(1e-4, 3e-4, done.shape[1])
+    rates[0] = 5.0
+    bend = np.array([1 + 0.2 * np.sin(np.log(t.rows)) for t in lookup.tables])
+    slower = 1.5 if lookup.optimizer == "adagrad" and phase == "backward" else 1.0
+    return START_US[phase] + slower * float((done @ rates * bend).sum())
+
+
+def random_lookups(count: int, seed: int, optimizer: str = "sgd") -> list[Lookup]:
+    rng = np.random.default_rng(seed)
+    lookups = []
+    for _ in range(count):
+        tables = tuple(
+            TableLookup(
+                int(10 ** rng.uniform(2, 6)), int(rng.choice([16, 64, 128])), 1024,
+                round(float(10 ** rng.uniform(0, 1.5)), 1),
+                IndexDistribution.zipf(round(float(rng.uniform(0, 1.3)), 2)),
+            )
+            for _ in range(rng.integers(1, 6))
+        )  # fmt: skip
+        lookups.append(Lookup(tables, optimizer, operator=FBGEMM))
+    return lookups
+
+
+@pytest.fixture(scope="module")
+def fitted() -> MeasuredLookups:
+    lookups = random_lookups(250, seed=1)
+    return fit_calls(lookups, [{phase: true_us(x, phase) for phase in START_US} for x in lookups], CACHES)
+
+
+@pytest.mark.parametrize("phase", START_US)
+def test_unseen_lookups_are_timed_from_whole_calls(fitted: MeasuredLookups, phase: str) -> None:
+    unseen = random_lookups(40, seed=2)
+    predicted = [fitted.lookup_us(phase, x.tables) for x in unseen]
+    assert np.median(np.abs(np.array(predicted) / [true_us(x, phase) for x in unseen] - 1)) < 0.05
+
+
+def test_a_call_starts_once_whatever_its_tables(fitted: MeasuredLookups) -> None:
+    tables = random_lookups(4, seed=3)[0].tables + random_lookups(1, seed=4)[0].tables
+    start = fitted.phases["forward"].start_us
+    assert start == pytest.approx(START_US["forward"], rel=0.3)
+    assert fitted.lookup_us("forward", tables) == pytest.approx(
+        fitted.table_us("forward", tables).sum() + start
+    )
+    assert fitted.lookup_us("forward", ()) == 0.0
+    costs = fitted.table_costs(tables)
+    ranks = np.array([np.ones(len(tables)), np.zeros(len(tables))])
+    assert fitted.forward_us(ranks @ costs.forward) == pytest.approx(
+        [fitted.lookup_us("forward", tables), 0.0]
+    )
+
+
+def test_an_optimizer_that_was_not_measured_is_refused(fitted: MeasuredLookups) -> None:
+    assert set(fitted.phases) == {"forward", "backward sgd"}
+    with pytest.raises(StepsightError, match=r"rowwise_adagrad.*only sgd"):
+        fitted.lookup_us("backward", random_lookups(1, seed=5)[0].tables, "rowwise_adagrad")
