@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.datasets.kernel_tables.files import read_table, time_table
 from stepsight.collectives.benchmark_files import read_nccl_tests, read_timings_csv
 from stepsight.errors import InputError, StepsightError
 from stepsight.inputs import compiled
 from stepsight.platform.load import load_platform
+from stepsight.prediction.kernel_times import read_table, time_table
 from stepsight.records import read_toml
 from stepsight.tables.files import read_tables
 from stepsight.tables.indices.index_files import open_index_file

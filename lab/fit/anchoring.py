@@ -9,7 +9,6 @@ the weighted median of y ÷ x. Every ordered pair of GPUs counts once.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import click
 import numpy as np
 
 from lab.datasets.folder import data_folder
-from lab.datasets.kernel_tables.eager import ADDED_US, USUAL_ADDED_US, known_kernels
+from lab.datasets.kernel_tables.eager import ADDED_US, USUAL_ADDED_US, known_kernels, shapes_of
 from lab.datasets.kernel_tables.files import read_table
 from lab.fit.constants import store
 from lab.fit.kernels.boards import FILE, SLOW_RUNS
@@ -137,7 +136,7 @@ def operator_steps(data: Path) -> list[OperatorStep]:
 def _parts(row: int, texts: list[str], times_us: tuple[float, ...], added_us: float) -> Iterator[Part]:
     """One row: op, target and shapes as texts, and its times forward, backward and of the accumulation."""
     op, target, inputs, output = texts
-    shapes, out = _shapes(inputs), _sizes(output)
+    shapes, out = shapes_of(inputs), _sizes(output)
     if not out or prod(out) <= 1:
         return
     ahead, back, weights = _kernels(op, target, shapes, out)
@@ -216,20 +215,9 @@ def _product(op: str, target: str, inputs: list[Shape], out: Shape) -> tuple[int
     return None
 
 
-def _shapes(text: str) -> list[Shape]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return []
-    return [s for s in found if isinstance(s, list)] if isinstance(found, list) else []
-
-
 def _sizes(text: str) -> Shape:
-    try:
-        found = json.loads(text.replace("(", "[").replace(",)", "]").replace(")", "]"))
-    except ValueError:
-        return []
-    return [int(size) for size in found if isinstance(size, int)] if isinstance(found, list) else []
+    found: list[object] = [*shapes_of(text.replace("(", "[").replace(",)", "]").replace(")", "]"))]
+    return [size for size in found if isinstance(size, int)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ TOPICS = {
     "collectives": "Curves on sizes, group sizes and platforms left out.",
     "embedding": "Lookups and hit rates.",
     "overheads": "Host overheads of one workload from the others.",
-    "e2e": "Whole steps: DLRM, NLP and GPT training, and traces.",
+    "e2e": "Whole steps: DLRM, NLP and GPT training.",
     "llm": "Language-model training on 1 to 1,024 GPUs: time, memory, and what fits.",
     "learn": "Error against the number of a source's own runs learned from.",
     "diagnose": "Synthetic faults: the true cause among the first two suspects.",

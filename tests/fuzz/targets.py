@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from lab.datasets.kernel_tables.files import read_table, time_table
 from stepsight.calibrate.folder import build
 from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.rehearsal import VALIDATION, random_dlrm, random_transformer
 from stepsight.collectives.benchmark_files import read_nccl_tests, read_param_comms, read_timings_csv
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
+from stepsight.prediction.kernel_times import read_table, time_table
 from stepsight.prediction.predict import predict
 from stepsight.prediction.traced.predict import predict_trace
 from stepsight.tables.files import read_tables

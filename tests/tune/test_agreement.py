@@ -20,7 +20,7 @@ from stepsight.prediction.predict import predict
 from stepsight.tune.api import sweep, tune
 from stepsight.tune.evaluate import evaluate, with_settings
 from stepsight.tune.trial import Trial
-from stepsight.workload.dlrm.build import _record
+from stepsight.workload.dlrm.build import recorded_step
 from stepsight.workload.files import load_workload, parse_workload
 from stepsight.workload.files import resolve as on_all_gpus
 
@@ -143,7 +143,7 @@ def test_what_the_allocator_gives_back_is_not_needed() -> None:
 def test_the_memory_of_a_dlrm_does_not_depend_on_what_was_asked_before() -> None:
     document = {**DLRM, "batch": 1024 * 7}
     before = parse_workload(document, "t").memory().ranks[0]
-    _record.cache_clear()
+    recorded_step.cache_clear()
     workload = parse_workload(document, "t")
     workload.job()
     assert workload.memory().ranks[0] == before

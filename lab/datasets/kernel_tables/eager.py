@@ -13,10 +13,10 @@ from math import prod
 
 import numpy as np
 
-from lab.datasets.kernel_tables.rows import Table
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.kernels.models import KernelModels
+from stepsight.prediction.kernel_times import Table
 from stepsight.program.job import Kernel
 
 FILE = "nlp_ops_fp32.parquet"
@@ -53,21 +53,15 @@ def eager_rows(table: Table) -> Iterator[EagerRow]:
         *(table[key] for key in keys), strict=True
     ):
         entry = find_gpu(str(device))
-        shapes = _shapes(str(inputs))
-        out = _shapes(str(output).replace("(", "[").replace(",)", "]").replace(")", "]"))
+        shapes = shapes_of(str(inputs))
+        out = shapes_of(str(output).replace("(", "[").replace(",)", "]").replace(")", "]"))
         found = None if entry is None or not out else known_kernels(str(op), str(target), shapes, out)
         if found is not None and entry is not None:
             kind, ahead, back = found
+            times = float(forward), float(backward)
             yield EagerRow(
-                entry.gpu.name,
-                str(device),
-                str(model),
-                kind,
-                tuple(ahead),
-                tuple(back),
-                float(forward),
-                float(backward),
-            )
+                entry.gpu.name, str(device), str(model), kind, tuple(ahead), tuple(back), *times
+            )  # fmt: skip
 
 
 def read_times(models: KernelModels, rows: list[tuple[Kernel, ...]]) -> tuple[FloatArray, FloatArray]:
@@ -84,7 +78,8 @@ def read_times(models: KernelModels, rows: list[tuple[Kernel, ...]]) -> tuple[Fl
     return np.asarray(total + added, dtype=np.float64), np.asarray(spread, dtype=np.float64)
 
 
-def _shapes(text: str) -> list[list[int]]:
+def shapes_of(text: str) -> list[list[int]]:
+    """The shapes, or the sizes of one, that a text lists; none where it is no list."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.datasets.kernel_tables.files import OPERATOR_COLUMNS
-from lab.datasets.kernel_tables.rows import Table
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.roofline import speed_of_light_us
+from stepsight.prediction.kernel_times import Table
 
 FILE = "megatron_ops_fp16.parquet"
 PASSES = ("forward", "backward")

@@ -2,8 +2,7 @@
 
 Known are the layouts of the measured tables (GEMM ``op B M N K``, vector ``op B H``, conv2d,
 bf16/fp8 GEMM ``m n k gemm_dtype``, attention ``batch_size isl num_heads …``, trace kernels ``op
-input_dims input_types kernel``) and the plain one,
-``family dtype`` and one column per size.
+input_dims input_types kernel``).
 """
 
 from __future__ import annotations
@@ -12,15 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.inputs import limit
 from stepsight.kernels.columns import Batch, complete, kinds
-from stepsight.kernels.families import FAMILIES
-
-Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
+from stepsight.prediction.kernel_times import Table, numbers
 
 DTYPES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32",
@@ -94,26 +89,8 @@ def _layout(table: Table, where: str) -> Layout:
     raise InputError(
         where,
         f"columns {', '.join(sorted(columns))} are no known layout",
-        "use family, dtype and one column per size (docs/kernels.md lists the layouts)",
+        "add its layout to lab/datasets/kernel_tables/rows.py",
     )
-
-
-def _numbers(table: Table, key: str, at: IntArray, where: str) -> FloatArray:
-    column = table[key]
-    numbers = np.empty(len(at))
-    for n, i in enumerate(at):
-        try:
-            numbers[n] = float(column[i])
-        except (TypeError, ValueError):
-            place = f"{where}, row {int(i) + 1}, column {key}"
-            raise InputError(place, f"{column[i]!r} is not a number", "correct or remove the row") from None
-    wrong = ~(np.isfinite(numbers) & (np.abs(numbers) <= limit("SIZE")))
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise InputError(
-            f"{where}, row {int(at[first]) + 1}, column {key}", f"is {numbers[first]:g}", "give a real size"
-        )
-    return numbers
 
 
 def _words(table: Table, key: str, at: IntArray) -> list[str]:
@@ -132,7 +109,7 @@ def _rows(
 
 def _gemm(table: Table, at: IntArray, where: str) -> list[Rows]:
     keys = {"batch": "B", "m": "M", "n": "K", "k": "N"}  # this layout's N is the reduction: Linear(N, K)
-    dims = {key: _numbers(table, column, at, where) for key, column in keys.items()}
+    dims = {key: numbers(table, column, at, where) for key, column in keys.items()}
     return [_rows("gemm", _dtype(table, at), dims, _words(table, "op", at), at, True)]
 
 
@@ -167,7 +144,7 @@ def vector_batch(op: str, rows: FloatArray, cols: FloatArray, dtype: str, at: In
 
 def _vector(table: Table, at: IntArray, where: str) -> list[Rows]:
     ops = np.array(_words(table, "op", at))
-    rows, cols = _numbers(table, "B", at, where), _numbers(table, "H", at, where)
+    rows, cols = numbers(table, "B", at, where), numbers(table, "H", at, where)
     found = []
     for op in dict.fromkeys(ops.tolist()):
         mine = ops == op
@@ -182,15 +159,15 @@ def _conv(table: Table, at: IntArray, where: str) -> list[Rows]:
         "batch": "B", "c_in": "Input_Channel", "c_out": "Output_Channel", "kh": window,
         "h": "Input_Size", "stride": "Stride", "padding": "Padding",
     }  # fmt: skip
-    dims = {key: _numbers(table, column, at, where) for key, column in keys.items()}
+    dims = {key: numbers(table, column, at, where) for key, column in keys.items()}
     return [_rows("conv", _dtype(table, at), dims, ["conv"] * len(at), at, True)]
 
 
 def _serving_gemm(table: Table, at: IntArray, where: str) -> list[Rows]:
-    dims = {key: _numbers(table, key, at, where) for key in ("m", "n", "k")}
+    dims = {key: numbers(table, key, at, where) for key in ("m", "n", "k")}
     for key in ("batch", "b"):
         if key in table:
-            dims["batch"] = _numbers(table, key, at, where)
+            dims["batch"] = numbers(table, key, at, where)
     names = _words(table, "op", at) if "op" in table else ["linear"] * len(at)
     stacks = _words(table, "framework", at) if "framework" in table else None
     return [_rows("gemm", _dtype(table, at, "bf16"), dims, names, at, False, stacks)]
@@ -201,35 +178,21 @@ def _serving_attention(table: Table, at: IntArray, where: str) -> list[Rows]:
         "batch": "batch_size", "heads": "num_heads", "kv_heads": "num_key_value_heads",
         "q": "isl", "kv": "isl", "head_dim": "head_dim",
     }  # fmt: skip
-    dims = {key: _numbers(table, column, at, where) for key, column in keys.items() if column in table}
+    dims = {key: numbers(table, column, at, where) for key, column in keys.items() if column in table}
     if "step" in table:  # tokens already in the cache before this chunk
-        dims["kv"] = dims["kv"] + _numbers(table, "step", at, where)
+        dims["kv"] = dims["kv"] + numbers(table, "step", at, where)
     names = _words(table, "op_name", at) if "op_name" in table else ["context_attention"] * len(at)
     dims["causal"] = np.array([0.0 if "encoder" in name else 1.0 for name in names])
     decoding = np.array(["generation" in name for name in names])
     dims["q"] = np.where(decoding, 1.0, dims["q"])
     if "window_size" in table:  # every query sees at most this many keys
-        window = _numbers(table, "window_size", at, where)
+        window = numbers(table, "window_size", at, where)
         narrow = (window > 0) & (window < dims["kv"])
         dims["kv"] = np.where(narrow, window, dims["kv"])
         dims["causal"] = np.where(narrow | decoding, 0.0, dims["causal"])
     dtype = _dtype(table, at, "bf16")
     stacks = _words(table, "framework", at) if "framework" in table else None
     return [_rows("attention", dtype, dims, names, at, False, stacks)]
-
-
-def _plain(table: Table, at: IntArray, where: str) -> list[Rows]:
-    families = np.array(_words(table, "family", at))
-    dtypes = np.array(_words(table, "dtype", at)) if "dtype" in table else np.full(len(at), "fp32")
-    names = np.array(_words(table, "name", at)) if "name" in table else families
-    found = []
-    for family, dtype in dict.fromkeys(zip(families.tolist(), dtypes.tolist(), strict=True)):
-        pick = (families == family) & (dtypes == dtype)
-        mine = at[pick]
-        wanted = FAMILIES[family].dims if family in FAMILIES else ()
-        dims = {key: _numbers(table, key, mine, where) for key in wanted if key in table}
-        found.append(_rows(family, DTYPES.get(dtype, dtype), dims, names[pick].tolist(), mine, False))
-    return found
 
 
 def _trace(table: Table, at: IntArray, where: str) -> list[Rows]:
@@ -239,7 +202,6 @@ def _trace(table: Table, at: IntArray, where: str) -> list[Rows]:
 
 
 _LAYOUTS: tuple[tuple[set[str], Layout], ...] = (
-    ({"family"}, _plain),
     ({"Input_Channel", "Output_Channel", "Input_Size"}, _conv),
     ({"op", "input_dims", "input_types", "kernel"}, _trace),
     ({"op", "B", "M", "N", "K"}, _gemm),

@@ -12,9 +12,10 @@ from math import ceil, log2
 import msgspec
 
 from lab.datasets.kernel_tables.conv_helpers import convolution_of_row
-from lab.datasets.kernel_tables.rows import Rows, Table
+from lab.datasets.kernel_tables.rows import Rows
 from stepsight.estimate import IntArray
 from stepsight.kernels.columns import batches
+from stepsight.prediction.kernel_times import Table
 from stepsight.program.aten.call import TensorFact
 from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.reading.events import Args, Event

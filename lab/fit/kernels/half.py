@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from lab.datasets.kernel_tables.files import read_table
 from lab.datasets.kernel_tables.megatron import FILE, Operator, edition, operators, possible
-from lab.datasets.kernel_tables.rows import Table
 from lab.fit.kernels.boost import RESIDUAL_SETTINGS, Settings, fit_residual
 from lab.fit.kernels.sources import mixed_sizes
 from stepsight.estimate import FloatArray
@@ -28,6 +27,7 @@ from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, save_re
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.streams import HALF_VARIANT, stream_columns, stream_us
 from stepsight.kernels.tiles import BatchedConstants, batched_us
+from stepsight.prediction.kernel_times import Table
 from stepsight.program.variants import FLASH2
 
 LEFT_OUT_PERCENT = 20

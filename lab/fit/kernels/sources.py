@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.datasets.kernel_tables.files import read_table
-from lab.datasets.kernel_tables.rows import Rows, Table, rows_of
+from lab.datasets.kernel_tables.rows import Rows, rows_of
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
+from stepsight.prediction.kernel_times import Table
 
 SHAPE_KEYS = {
     "conv": ("batch", "c_in", "c_out", "h"),

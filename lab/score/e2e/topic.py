@@ -1,4 +1,4 @@
-"""Whole steps against measured ones: DLRM and transformers from their sizes, and traces."""
+"""Whole steps against measured ones: DLRM and transformers from their sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILES = {
 
 def scores(data: Path) -> list[Score]:
     """Every end-to-end score; no step time takes part in a fit, so all rows count."""
-    return [*lines(steps(data)), *_traces(data / "traces")]
+    return lines(steps(data))
 
 
 def steps(data: Path) -> dict[ModuleType, list[StepRow]]:
@@ -58,26 +58,14 @@ def figures(found: Mapping[ModuleType, Sequence[StepRow]]) -> dict[str, dict[str
     }  # fmt: skip
 
 
-def _traces(folder: Path) -> list[Score]:
-    if not folder.is_dir():
-        return []
-    from lab.score.traces import topic as traces
-
-    return traces.host_scores(folder)
-
-
 @click.command("e2e")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
-@click.option("--traces", type=click.Path(path_type=Path), help="Score only the traces in this folder.")
 @click.option("--each", "each_row", is_flag=True, help="List every measured step with its prediction.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(data: Path | None, traces: Path | None, each_row: bool, as_json: bool) -> None:
-    """Whole steps: DLRM, NLP and GPT training, and traces."""
-    if traces:
-        show(_traces(traces), as_json=as_json)
-    elif each_row:
+def command(data: Path | None, each_row: bool, as_json: bool) -> None:
+    """Whole steps: DLRM, NLP and GPT training."""
+    if each_row:
         show_rows([row for rows in steps(data_folder(data)).values() for row in rows], as_json=as_json)
     else:
-        folder = data_folder(data)
-        found = steps(folder)
-        show([*lines(found), *_traces(folder / "traces")], figures(found), as_json=as_json)
+        found = steps(data_folder(data))
+        show(lines(found), figures(found), as_json=as_json)

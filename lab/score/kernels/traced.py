@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.datasets.kernel_tables.files import read_table
-from lab.datasets.kernel_tables.rows import Table, rows_of
+from lab.datasets.kernel_tables.rows import rows_of
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
@@ -22,6 +22,7 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import FAMILIES
 from stepsight.kernels.models import EMBEDDING_FAMILIES, KernelModels
 from stepsight.kernels.roofline import peak_flops
+from stepsight.prediction.kernel_times import Table
 from stepsight.score import CHOSEN, FIT, Figure, Score
 
 TOPIC = "kernels"

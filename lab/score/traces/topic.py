@@ -9,7 +9,7 @@ part of every row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -20,16 +20,13 @@ from lab.datasets.folder import data_folder
 from lab.fit.traces.left_out import Refits, left_out_prediction
 from lab.fit.traces.runs import CNN, DLRM, SINGLE, TRANSFORMER, ScoredRun, scored_runs
 from lab.score.frame import show
-from lab.score.steps import NAIVE
 from lab.score.traces.pairs import PairRow, operator_pair_rows, pair_rows, pair_scores
 from stepsight.documents import to_json
-from stepsight.prediction.breakdown import naive_us
 from stepsight.prediction.provenance import TimedBy
 from stepsight.prediction.traced.predict import simulate_trace
 from stepsight.score import CHOSEN, FIT, Figure, Score, interval_score
 from stepsight.simulate.timeline import Timeline
 from stepsight.trace.step.job import collective_waiting, typical_step
-from stepsight.trace.step.platforms import own_platform
 from stepsight.trace.step.run import TraceRun
 
 TOPIC = "traces"
@@ -138,7 +135,7 @@ def row_of(scored: ScoredRun, refits: Refits) -> RunRow:
 def scores(data: Path) -> list[Score]:
     """Every run as shipped and with its own source left out, and what-ifs between GPUs."""
     folder = traces_in(data)
-    return [*board(list(rows(folder))), *pair_scores(all_pairs(data, folder))]
+    return [*board(list(rows(folder))), *reading_scores(folder), *pair_scores(all_pairs(data, folder))]
 
 
 def all_pairs(data: Path, folder: Path) -> list[PairRow]:
@@ -204,34 +201,13 @@ def _runs(
     )  # fmt: skip
 
 
-def host_scores(folder: Path) -> list[Score]:
-    """Every training run by where its host times come from, and how well traces link and wait."""
-    found = [(s, _host_steps(s)) for s in scored_runs(traces_in(folder)) if not s.left_out]
-    lines: list[Score] = []
-    for kind, target in ((DLRM, DLRM_TARGET), (TRANSFORMER, TRANSFORMER_TARGET), (CNN, None)):
-        mine = [(s.measured_us, steps) for s, steps in found if s.kind == kind]
-        if not mine:
-            continue
-        measured = [m for m, _ in mine]
-        individual, table, naive = (
-            list(values) for values in zip(*(steps for _, steps in mine), strict=True)
-        )
-        own = f"{kind}, individual overheads"
-        lines += [
-            Score.of(TOPIC, own, individual, measured, "host times from other steps or ranks",
-                     gmae_target=target, exposure=FIT),
-            Score.of(TOPIC, f"{kind}, shipped host table", table, measured, "host times by operator",
-                     exposure=FIT),
-            replace(
-                Score.of(TOPIC, f"{kind}, {NAIVE}", naive, measured, "no host, no waits", exposure=FIT),
-                predictor=NAIVE, same_rows_as=own,
-            ),
-        ]  # fmt: skip
-    linked = min((r.linked.link_rate for s, _ in found for r in s.run.ranks), default=1.0)
-    lines.append(
-        _asked("kernels linked to their operator", Figure("linked", linked, "more"), len(found), LINK_TARGET)
-    )
-    for scored, _ in found:
+def reading_scores(folder: Path) -> list[Score]:
+    """How well kernels link to operators, and how well a replay tells who waits for whom."""
+    runs = [scored for scored in scored_runs(folder) if not scored.left_out]
+    linked = min((r.linked.link_rate for s in runs for r in s.run.ranks), default=1.0)
+    figure = Figure("linked", linked, "more")
+    lines = [_asked("kernels linked to their operator", figure, len(runs), LINK_TARGET)]
+    for scored in runs:
         run = scored.run
         if len(run.ranks) == run.world_size > 1:
             by_rank, by_call = waiting_correlation(run, simulate_trace(run, replay=True))
@@ -240,14 +216,6 @@ def host_scores(folder: Path) -> list[Score]:
                 note, kind = f"by rank {by_rank:.3f}, by call {by_call:.3f}", "waiting in collectives"
                 lines.append(_asked(f"{kind}, {scored.name}", figure, 1, CORRELATION_TARGET, note, kind))
     return lines
-
-
-def _host_steps(scored: ScoredRun) -> tuple[float, float, float]:
-    """The step with host times of other steps, with those of the shipped table, and without a host."""
-    predicted = simulate_trace(scored.run)
-    own, _ = own_platform(scored.run)
-    table = simulate_trace(scored.run, shared=own.overheads)
-    return predicted.step_us, table.step_us, naive_us(predicted)
 
 
 def waiting_correlation(run: TraceRun, replay: Timeline) -> tuple[float, float]:

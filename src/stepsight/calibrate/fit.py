@@ -69,7 +69,7 @@ class Fitted:
     collectives: tuple[Timing, ...]
     contention: ContentionSpec
     overheads: Overheads
-    repeat: Mapping[str, Mapping[str, float]]
+    repeat: Mapping[str, float]
 
 
 def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]], device: str = "cpu") -> Fitted:
@@ -209,21 +209,15 @@ def first_overheads(device: str) -> Overheads:
     return Overheads({}, classes, {LAUNCH: Stat(0.0)}, "a guess: no profiled step shows it", "calibrated")
 
 
-def repeatability(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, float]]:
-    """By stage and statistic: how far even and odd repeats of one sample disagree, as a share."""
-    result: dict[str, dict[str, float]] = {}
+def repeatability(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float]:
+    """By stage: how far the medians of even and odd repeats of one sample disagree, as a share."""
+    result = {}
     for stage in (KERNELS, LOOKUPS, COLLECTIVES):
-        rows = [r for r in samples.get(stage, ()) if len(r["times_us"][0]) >= 4]
-        if rows:
-            result[stage] = {
-                name: round(float(np.median([repeat_error(halves(r["times_us"][0]), q) for r in rows])), 4)
-                for name, q in CANDIDATES.items()
-            }
+        times = [row["times_us"][0] for row in samples.get(stage, ()) if len(row["times_us"][0]) >= 4]
+        errors = [abs(np.log(np.median(t[0::2]) / np.median(t[1::2]))) for t in times]
+        if errors:
+            result[stage] = round(float(np.median(errors)), 4)
     return result
-
-
-CANDIDATES = {"median": 0.5, "lower quartile": 0.25, "first decile": 0.1, "minimum": 0.0}
-"""What repeatability is compared for; the number is the quantile."""
 
 
 def typical_us(times: Sequence[Sequence[float]]) -> float:
@@ -234,18 +228,6 @@ def typical_us(times: Sequence[Sequence[float]]) -> float:
 def step_us(blocks: Sequence[Sequence[float]]) -> float:
     """The time of a step from the timed steps of its interleaved blocks."""
     return float(np.quantile([t for block in blocks for t in block], STEP_QUANTILE))
-
-
-def repeat_error(passes: Sequence[Sequence[float]], quantile: float) -> float:
-    """How far one pass lies from another by this statistic: mean |ln ratio| of all pairs of passes."""
-    values = [np.log(np.quantile(p, quantile)) for p in passes]
-    pairs = [abs(a - b) for i, a in enumerate(values) for b in values[i + 1 :]]
-    return float(np.mean(pairs)) if pairs else 0.0
-
-
-def halves(times: Sequence[float]) -> list[list[float]]:
-    """Two interleaved passes out of one: the even and the odd repeats."""
-    return [list(times[0::2]), list(times[1::2])]
 
 
 _COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")

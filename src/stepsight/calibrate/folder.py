@@ -222,7 +222,7 @@ def _pooled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _notes(
     samples: Mapping[str, Sequence[Mapping[str, Any]]],
-    repeat: Mapping[str, Mapping[str, float]],
+    repeat: Mapping[str, float],
     device: str,
     ranks: int,
 ) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def _notes(
     if len(states) >= 2 and "ticks" in states[0]:
         ticks = states[-1]["ticks"] - states[0]["ticks"]
         stolen = (states[-1]["stolen"] - states[0]["stolen"]) / max(ticks, 1)
-    kernel = repeat.get("kernels", {}).get("median", 0.0)
+    kernel = repeat.get("kernels", 0.0)
     return {
         "device": device,
         "ranks": ranks,

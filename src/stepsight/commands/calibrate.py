@@ -142,42 +142,35 @@ def _calibrate(
     with console.status("fitting"):
         found = build(journal, folder, name or folder.resolve().name, device, ranks)
     if as_json:
-        import json
+        from stepsight.documents import to_json
 
-        click.echo(
-            json.dumps({k: v for k, v in found.items() if k != "fitted"} | {"folder": str(folder)}, indent=1)
-        )
+        click.echo(to_json({k: v for k, v in found.items() if k != "fitted"} | {"folder": str(folder)}))
         return
     _show(folder, found)
 
 
 def _show(folder: Path, found: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from stepsight.terminal import terminal
+    from stepsight.terminal import listing, terminal
 
     console = terminal()
-
     machine, contention = found["fitted"].kernels.machine, found["fitted"].contention
-    table = Table(title=f"platform {folder}: {found['ranks']} ranks on {found['device']}", show_header=False)
-    table.add_row("samples", ", ".join(f"{n} {stage}" for stage, n in found["samples"].items()))
-    table.add_row("speed of a rank", f"{machine.gflops:.1f} GFLOP/s, {machine.memory_gbps:.1f} GB/s")
-    table.add_row(
-        "contention (slowdown)",
-        f"compute during communication ×{contention.compute_under_comm:.2f}, "
-        f"communication during compute ×{contention.comm_under_compute:.2f}, lookups on all ranks at once "
-        f"×{contention.lookups_forward:.2f} forward and ×{contention.lookups_backward:.2f} backward",
-    )
-    table.add_row(
-        "slower in a step than alone",
-        ", ".join(f"{kind} ×{factor:.2f}" for kind, factor in found["in_step"].items()),
-    )
-    table.add_row("error on check steps", f"±{100 * found['rehearsal_spread']:.1f} %")
-    table.add_row(
-        "repeated measurements differ by",
-        f"kernels {100 * found['kernel_repeat_error']:.1f} %, steps {100 * found['step_repeat_error']:.1f} %",
-    )
-    console.print(table)
+    factors = ", ".join(f"{kind} ×{factor:.2f}" for kind, factor in found["in_step"].items())
+    kernels, steps = (100 * found[f"{what}_repeat_error"] for what in ("kernel", "step"))
+    rows = [
+        ("samples", ", ".join(f"{n} {stage}" for stage, n in found["samples"].items())),
+        ("speed of a rank", f"{machine.gflops:.1f} GFLOP/s, {machine.memory_gbps:.1f} GB/s"),
+        (
+            "contention (slowdown)",
+            f"compute during communication ×{contention.compute_under_comm:.2f}, "
+            f"communication during compute ×{contention.comm_under_compute:.2f}, lookups on all ranks at "
+            f"once ×{contention.lookups_forward:.2f} forward and ×{contention.lookups_backward:.2f} backward",
+        ),
+        ("slower in a step than alone", factors),
+        ("error on check steps", f"±{100 * found['rehearsal_spread']:.1f} %"),
+        ("repeated measurements differ by", f"kernels {kernels:.1f} %, steps {steps:.1f} %"),
+    ]
+    title = f"platform {folder}: {found['ranks']} ranks on {found['device']}"
+    console.print(listing(("", " "), rows, title=title, left=(" ",)))
     if found["noisy"]:
         console.print(
             f"This machine was noisy (load {found['load_at_start']} at the start, "

@@ -72,24 +72,18 @@ def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], 
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    from stepsight.terminal import listing, terminal
 
-    from stepsight.terminal import terminal
-
-    table = Table(box=None, padding=(0, 1))
-    for name in ("bytes", "time µs", "from – to", "busbw GB/s", "source"):
-        table.add_column(name, justify="left" if name == "source" else "right", no_wrap=True)
     notes = list(dict.fromkeys(row["note"] for row in rows if row["note"]))
-    for row in rows:
-        mark = f" [{notes.index(row['note']) + 1}]" if row["note"] else ""
-        table.add_row(
-            f"{row['bytes']:,.0f}", f"{row['time_us']:,.1f}", f"{row['low_us']:,.1f} – {row['high_us']:,.1f}",
-            f"{row['busbw_GBps']:,.2f}", Text(row["source"] + mark),
-        )  # fmt: skip
+    shown = [
+        (f"{row['bytes']:,.0f}", f"{row['time_us']:,.1f}", f"{row['low_us']:,.1f} – {row['high_us']:,.1f}",
+         f"{row['busbw_GBps']:,.2f}",
+         row["source"] + (f" [{notes.index(row['note']) + 1}]" if row["note"] else ""))
+        for row in rows
+    ]  # fmt: skip
     console = terminal()
     console.print(f"{rows[0]['collective']} over {rows[0]['ranks']} GPUs of {rows[0]['platform']}")
-    console.print(table)
+    console.print(listing(("bytes", "time µs", "from – to", "busbw GB/s", "source"), shown, left=("source",)))
     for number, note in enumerate(notes, start=1):
         console.print(f"[{number}] {note}")
 

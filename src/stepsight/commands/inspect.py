@@ -72,11 +72,9 @@ def indices(file: Path, wanted: int | None, batch: int | None, as_json: bool) ->
     """
     summaries = _summaries(file, wanted, batch)
     if as_json:
-        import msgspec
+        from stepsight.documents import to_json
 
-        click.echo(
-            msgspec.json.format(msgspec.json.encode({"file": str(file), "tables": summaries})).decode()
-        )
+        click.echo(to_json({"file": str(file), "tables": summaries}))
         return
     _print_table(file, summaries)
     _print_picture(max(summaries, key=lambda s: s.lookups))
@@ -98,24 +96,17 @@ def _summaries(file: Path, wanted: int | None, batch: int | None) -> list[TableS
 
 
 def _print_table(file: Path, summaries: Sequence[TableSummary]) -> None:
-    from rich.table import Table
+    from stepsight.terminal import listing, terminal
 
-    from stepsight.terminal import terminal
-
-    table = Table(box=None, padding=(0, 1), title=str(file), title_justify="left")
-    for name in (
-        "table", "bags", "lookups", "pooling", "p95", "max", "rows", "each", "once", "1 %", "10 %",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
-    for s in summaries[:_TABLES_SHOWN]:
-        high, most = s.pooling[2:]
-        table.add_row(
-            str(s.table), f"{s.bags:,}", f"{s.lookups:,}", f"{s.mean_pooling:.2f}", f"{high:g}", f"{most:g}",
-            f"{s.unique_rows:,}", f"{s.mean_reuse:.2f}", f"{100 * s.reuse[0]:.0f} %",
-            f"{100 * (_hit_at(s, 0.01)):.0f} %", f"{100 * (_hit_at(s, 0.1)):.0f} %",
-        )  # fmt: skip
+    titles = ("table", "bags", "lookups", "pooling", "p95", "max", "rows", "each", "once", "1 %", "10 %")
+    rows = [
+        (str(s.table), f"{s.bags:,}", f"{s.lookups:,}", f"{s.mean_pooling:.2f}", f"{s.pooling[2]:g}",
+         f"{s.pooling[3]:g}", f"{s.unique_rows:,}", f"{s.mean_reuse:.2f}", f"{100 * s.reuse[0]:.0f} %",
+         f"{100 * (_hit_at(s, 0.01)):.0f} %", f"{100 * (_hit_at(s, 0.1)):.0f} %")
+        for s in summaries[:_TABLES_SHOWN]
+    ]  # fmt: skip
     console = terminal()
-    console.print(table)
+    console.print(listing(titles, rows, title=str(file)))
     console.print(
         "rows: distinct ones; each: lookups per distinct row; once: share of them looked up only once;\n"
         "1 %, 10 %: lookups that a cache for this share of the distinct rows serves"

@@ -63,13 +63,10 @@ def _matches(entry: GpuEntry, words: Iterable[str]) -> bool:
 
 
 def _print(entries: Iterable[GpuEntry]) -> None:
-    from rich.table import Table
+    from stepsight.terminal import listing, terminal
 
-    from stepsight.terminal import terminal
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for name in ("GPU", "GB", "memory GB/s", "fp32", "tf32", "bf16", "link", "link GB/s"):
-        table.add_column(name, justify="left" if name in ("GPU", "link") else "right", no_wrap=True)
+    titles = ("GPU", "GB", "memory GB/s", "fp32", "tf32", "bf16", "link", "link GB/s")
+    table = listing(titles, (), left=("link",), edge=False)
     for entry in entries:
         gpu, link = entry.gpu, entry.link
         half = gpu.peak_tflops.get("bf16") or gpu.peak_tflops.get("fp16")

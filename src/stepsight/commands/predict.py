@@ -132,11 +132,10 @@ def _explain(
             "--explain is about a workload file, a config.json or a model: a trace has no settings"
         )
     import msgspec
-    from rich.table import Table
 
     from stepsight.documents import to_json
     from stepsight.platform.load import load_platform
-    from stepsight.terminal import terminal
+    from stepsight.terminal import listing, terminal
     from stepsight.workload.settings import settings
 
     chosen = [f"training.recipe={recipe}"] if recipe else []
@@ -148,10 +147,8 @@ def _explain(
     if as_json:
         click.echo(to_json([msgspec.to_builtins(one, enc_hook=str) for one in found]))
         return
-    table = Table("setting", "value", "from", box=None, pad_edge=False)
-    for one in found:
-        table.add_row(one.name, str(one.value), one.origin)
-    terminal().print(table)
+    titles, rows = ("setting", "value", "from"), [(one.name, str(one.value), one.origin) for one in found]
+    terminal().print(listing(titles, rows, left=titles, edge=False))
 
 
 def write_outputs(

@@ -34,14 +34,11 @@ def command(name: str | None, as_json: bool) -> None:
     if name:
         _show(found[0])
         return
-    from rich.table import Table
+    from stepsight.terminal import listing, terminal
 
-    from stepsight.terminal import terminal
-
-    table = Table("recipe", "framework", "date", "version", box=None)
-    for one in found:
-        table.add_row(one.name, one.family, one.date, one.version)
-    terminal().print(table)
+    titles = ("recipe", "framework", "date", "version")
+    rows = [(one.name, one.family, one.date, one.version) for one in found]
+    terminal().print(listing(titles, rows, left=titles))
     click.echo(f"\n{USE}")
 
 

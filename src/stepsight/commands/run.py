@@ -74,20 +74,17 @@ def _load(path: str, overrides: tuple[str, ...], ranks: int | None) -> Workload:
 
 
 def _show(measurement: Measurement, files: list[Path], notes: list[str]) -> None:
-    from rich.table import Table
+    from stepsight.terminal import listing, terminal
 
-    from stepsight.terminal import terminal
-
-    table = Table(title=f"{measurement.name}: measured on {measurement.device}, {measurement.ranks} ranks")
-    for column in ("", "ms"):
-        table.add_column(column, justify="left" if not column else "right")
-    table.add_row("step (median of block medians)", f"{measurement.step_us / 1e3:.3f}")
-    table.add_row("10 % … 90 % of steps", f"{measurement.low_us / 1e3:.3f} … {measurement.high_us / 1e3:.3f}")
-    table.add_row("blocks differ by", f"±{100 * measurement.spread:.1f} %")
-    for rank, time_us in enumerate(measurement.rank_us):
-        table.add_row(f"rank {rank}", f"{time_us / 1e3:.3f}")
+    m = measurement
+    rows = [
+        ("step (median of block medians)", f"{m.step_us / 1e3:.3f}"),
+        ("10 % … 90 % of steps", f"{m.low_us / 1e3:.3f} … {m.high_us / 1e3:.3f}"),
+        ("blocks differ by", f"±{100 * m.spread:.1f} %"),
+        *((f"rank {rank}", f"{time_us / 1e3:.3f}") for rank, time_us in enumerate(m.rank_us)),
+    ]
     console = terminal()
-    console.print(table)
+    console.print(listing(("", "ms"), rows, title=f"{m.name}: measured on {m.device}, {m.ranks} ranks"))
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
     for path in files:

@@ -84,27 +84,19 @@ class Table:
     bag_spread: float = 0.0
 
     def __post_init__(self) -> None:
-        where = f"table {self.name!r}"
-        if self.rows < 1:
-            raise InputError(where, f"rows is {self.rows}", "a table has at least one row")
-        if self.dim < 1:
-            raise InputError(where, f"dim is {self.dim}", "a table has at least one column")
-        if not 0 <= self.pooling < float("inf"):
-            raise InputError(
-                where, f"pooling is {self.pooling}", "give the mean lookups per sample, 0 or more"
-            )
-        if not 0 <= self.bag_spread <= MOST_BAG_SPREAD:
-            raise InputError(
-                where, f"the spread of its bags is {self.bag_spread}", f"between 0 and {MOST_BAG_SPREAD:g}"
-            )
-        if self.features < 1:
-            raise InputError(where, f"features is {self.features}", "at least one feature uses a table")
-        if self.dtype not in ROW_DTYPES:
-            raise InputError(where, f"dtype is {self.dtype!r}", f"one of {', '.join(ROW_DTYPES)}")
-        if self.placement not in PLACEMENTS:
-            raise InputError(where, f"placement is {self.placement!r}", f"one of {', '.join(PLACEMENTS)}")
-        if not 0 < self.cache_share <= 1:
-            raise InputError(where, f"cache_share is {self.cache_share}", "above 0, at most 1")
+        rules = {
+            "rows": (self.rows >= 1, "a table has at least one row"),
+            "dim": (self.dim >= 1, "a table has at least one column"),
+            "pooling": (0 <= self.pooling < float("inf"), "give the mean lookups per sample, 0 or more"),
+            "bag_spread": (0 <= self.bag_spread <= MOST_BAG_SPREAD, f"between 0 and {MOST_BAG_SPREAD:g}"),
+            "features": (self.features >= 1, "at least one feature uses a table"),
+            "dtype": (self.dtype in ROW_DTYPES, f"one of {', '.join(ROW_DTYPES)}"),
+            "placement": (self.placement in PLACEMENTS, f"one of {', '.join(PLACEMENTS)}"),
+            "cache_share": (0 < self.cache_share <= 1, "above 0, at most 1"),
+        }
+        for name, (good, fix) in rules.items():
+            if not good:
+                raise InputError(f"table {self.name!r}", f"{name} is {getattr(self, name)!r}", fix)
 
     @property
     def device_share(self) -> float:

@@ -162,7 +162,9 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
         key = own, nodes.width(rank) if nodes else 0
         order.append(programs.setdefault(key, RankProgram(tuple(ops), f"rank {rank}")))
     job = Job.of(order)
-    return replace(job, groups={**job.groups, **nodes.groups()}) if nodes else job, marks
+    return replace(
+        job, groups={**job.groups, **exchange.node_groups(config.ranks, nodes.per_node)}
+    ) if nodes else job, marks
 
 
 def _own_ops(config: DlrmConfig, rank: int, fused: bool) -> tuple[Op, ...]:

@@ -38,6 +38,16 @@ SUM, GATHER = "sum_in_node", "gather_in_node"
 """Marks of the two collectives that each rank calls with its own node's bytes."""
 
 
+def node_groups(ranks: int, size: int) -> dict[str, tuple[Group, ...]]:
+    """The ranks of each node of ``size``, and those with the same place in their nodes."""
+    nodes = [tuple(range(first, first + size)) for first in range(0, ranks, size)]
+    peers = [tuple(range(place, ranks, size)) for place in range(size)]
+    return {
+        name: tuple(Group(f"{name}{i}", members) for i, members in enumerate(sets))
+        for name, sets in ((NODE, nodes), (PEERS, peers))
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class NodeTables:
     """The table-row-wise tables of a plan: ``shards`` holds one shard of each, by node."""
@@ -80,15 +90,6 @@ class NodeTables:
 
     def width(self, rank: int) -> int:
         return self.widths[rank // self.per_node]
-
-    def groups(self) -> dict[str, tuple[Group, ...]]:
-        ranks, size = self.config.ranks, self.per_node
-        nodes = [tuple(range(first, first + size)) for first in range(0, ranks, size)]
-        peers = [tuple(range(place, ranks, size)) for place in range(size)]
-        return {
-            name: tuple(Group(f"{name}{i}", members) for i, members in enumerate(sets))
-            for name, sets in ((NODE, nodes), (PEERS, peers))
-        }
 
     def inside(self, kind: str, rank: int) -> Collective:
         """The reduce_scatter or all_gather of the node that a rank is in."""
@@ -161,11 +162,7 @@ class PooledExchange:
 
     def collective(self, *, backward: bool) -> Collective:
         """The exchange of pooled embeddings, or of their gradients."""
-        row = (
-            np.asarray(self.widths, dtype=np.float64)
-            * self.config.batch_per_rank
-            * self.config.exchange_bytes
-        )
+        row = np.array(self.widths, float) * self.config.batch_per_rank * self.config.exchange_bytes
         sent = np.repeat(row[:, None], len(row), axis=1)
         if backward:
             sent = np.ascontiguousarray(sent.T)

@@ -17,13 +17,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepsight.program.job import COMM, COMPUTE, Collective, Group, Job, Kernel, Op, RankProgram, Wait
+from stepsight.program.job import COMM, COMPUTE, Collective, Job, Kernel, Op, RankProgram, Wait
 from stepsight.tables.lookup import Lookup
 from stepsight.tables.plan import DATA_PARALLEL
 from stepsight.tables.sharders import node_ranks
 from stepsight.workload.dlrm import embeddings
 from stepsight.workload.dlrm.config import DlrmConfig
-from stepsight.workload.dlrm.exchange import NODE, PEERS
+from stepsight.workload.dlrm.exchange import NODE, PEERS, node_groups
 from stepsight.workload.graphs import captured
 
 WORLD = "world"
@@ -41,15 +41,7 @@ def hugectr_job(config: DlrmConfig) -> Job:
     job, size = Job.of(programs), node_ranks(config.ranks)
     if size == config.ranks:
         return job
-    sets = {
-        NODE: [tuple(range(first, first + size)) for first in range(0, config.ranks, size)],
-        PEERS: [tuple(range(place, config.ranks, size)) for place in range(size)],
-    }
-    groups = {
-        name: tuple(Group(f"{name}{i}", members) for i, members in enumerate(found))
-        for name, found in sets.items()
-    }
-    return replace(job, groups={**job.groups, **groups})
+    return replace(job, groups={**job.groups, **node_groups(config.ranks, size)})
 
 
 @dataclass(slots=True)

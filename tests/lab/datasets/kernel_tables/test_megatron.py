@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from lab.datasets.kernel_tables.files import time_table
 from lab.datasets.kernel_tables.megatron import operators, possible
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import load_gpu
@@ -56,16 +55,3 @@ def test_rows_faster_than_the_gpu_can_be_are_told() -> None:
 def test_a_missing_column_is_named() -> None:
     with pytest.raises(InputError, match="no column mp"):
         list(operators({k: v for k, v in (ROW | {"op": ["gelu"]}).items() if k != "mp"}))
-
-
-def test_a_table_of_operators_is_timed_forward_and_backward() -> None:
-    table = {k: v * 3 for k, v in ROW.items()} | {
-        "op": ["gelu", "gelu", "embedding"],
-        "pass": ["forward", "backward", "forward"],
-    }
-    times = time_table(table)
-    assert 0 < times.time_us[0] < times.time_us[1]
-    assert times.source[:2] == ["learned", "learned"]
-    assert np.isnan(times.time_us[2]) and "no kernels known" in times.note[2]
-    with pytest.raises(InputError, match="neither forward nor backward"):
-        time_table(table | {"pass": ["sideways"] * 3})
