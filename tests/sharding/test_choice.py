@@ -146,9 +146,8 @@ def test_of_alike_plans_one_that_follows_a_rule_wins_over_chance():
     alike = [Table(f"t{i}", 1_000_000, 128, 20.0) for i in range(4)]
     workload = task_workload(TASK).with_tables(alike)
     by_chance = Plan.table_wise(alike, [2, 0, 3, 1], 4, "random")
-    for margin in (0.0, 0.08):
-        choice = choose(workload, load_platform("4xV100-SXM2"), also=[by_chance], plans=50, margin=margin)
-        assert choice.winner.name == "size_lookup_greedy"
+    choice = choose(workload, load_platform("4xV100-SXM2"), also=[by_chance], plans=50)
+    assert choice.winner.name == "size_lookup_greedy"
 
 
 def test_all_kinds_are_searched_by_default_and_none_lies_below_the_bound():

@@ -1,5 +1,4 @@
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import strategies as st
 
 from lab.score.sharding.tasks import population
 from stepsight.sharding.search.rules import Rules
-from stepsight.sharding.search.walk import search, search_careful
+from stepsight.sharding.search.walk import search
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import COLUMN_WISE, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
@@ -100,36 +99,6 @@ def test_a_search_without_time_still_answers(pricer):
     found = search(pricer, budget_s=0.0)
     found.plan.check(pricer.costs.tables)
     assert np.isfinite(found.step_us)
-
-
-def test_a_cut_must_pay_for_itself(on_paper):
-    """One large table beside small ones: cutting it helps, but not by a factor of ten."""
-    tables = (Table("large", 400_000, 128, 40.0), *(Table(f"t{i}", 1000, 16, 1.0) for i in range(4)))
-    pricer = on_paper(tables, 2)
-    cut = search_careful(pricer, Rules(), margin=0.01, budget_s=0.4)
-    whole = search_careful(pricer, Rules(), margin=0.9, budget_s=0.4)
-    assert cut.step_us < 0.99 * whole.step_us
-    assert {shard.kind for shard in whole.plan.shards} == {"table_wise"}
-    assert whole.bound_us == cut.bound_us
-
-
-def test_a_usual_plan_is_taken_where_little_can_be_won(on_paper, some_tables):
-    pricer = on_paper(some_tables, 2)
-    usual = SHARDERS["size_lookup_greedy"](some_tables, 2)
-    careful = search_careful(pricer, Rules(), margin=0.9, budget_s=0.2, also=[usual])
-    assert careful.plan == usual
-    assert careful.step_us == pytest.approx(float(pricer.step_us([usual])[0, 0]))
-    bold = search_careful(pricer, Rules(), margin=1e-6, budget_s=0.2, also=[usual])
-    assert bold.step_us <= careful.step_us
-
-
-def test_a_usual_plan_that_does_not_fit_is_not_taken(on_paper, some_tables):
-    pricer = on_paper(some_tables, 2)
-    one_sided = Plan(2, tuple(replace(s, rank=0) for s in SHARDERS["chunks"](some_tables, 2).shards))
-    room = 0.8 * float(pricer.costs.loads([one_sided]).memory_bytes.max())
-    found = search_careful(pricer, Rules(room), margin=0.9, budget_s=0.2, also=[one_sided])
-    assert found.fits
-    assert found.plan != one_sided
 
 
 def test_a_plan_that_nearly_fits_never_wins_over_one_that_does(on_paper):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stepsight.commands.shard import command, margin
+from stepsight.commands.shard import command
 from stepsight.errors import InputError
 from stepsight.tables.plan import Plan
 
@@ -85,27 +85,6 @@ def test_only_dlrms_are_sharded(tmp_path):
     result = run(str(path), "--platform", "1xV100-SXM2")
     assert isinstance(result.exception, InputError)
     assert "not a DLRM" in str(result.exception)
-
-
-def test_margins_are_shares():
-    assert (margin("2%"), margin("0.02"), margin("0%")) == (0.02, 0.02, 0.0)
-    for wrong in ("two", "120%", "-1%", "3"):
-        with pytest.raises(InputError, match="--margin"):
-            margin(wrong)
-
-
-def test_tables_stay_whole_unless_cutting_them_pays(tmp_path):
-    uneven = tmp_path / "uneven.toml"
-    uneven.write_text(WORKLOAD.replace("pooling = 80.0", "pooling = 240.0"))
-
-    def kinds(*more):
-        asked = [str(uneven), "-p", "4xA100-SXM4-40G", "--set", "batch=131072", "--json", *more]
-        result = CliRunner().invoke(command, asked)
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)["candidates"][0]["kinds"]
-
-    assert set(kinds()) != {"table_wise"}
-    assert set(kinds("--margin", "90%")) == {"table_wise"}
 
 
 def test_a_plan_given_beside_is_checked_like_any_other(workload, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,10 +36,6 @@ HOST_MEMORY_HELP = (
 HOST_GB_HELP = (
     "With --host-memory: GB of each node for tables; what is beyond lies on a drive, with a cache on the GPU."
 )
-MARGIN_HELP = (
-    "Keep a standard sharder's plan, or else one of whole tables, unless another is at least this much "
-    "faster, such as 8%."
-)
 
 
 @click.command("shard")
@@ -60,7 +55,6 @@ MARGIN_HELP = (
 @click.option("--plans", type=click.IntRange(min=1), help=PLANS_HELP)
 @click.option("--budget", default="", metavar="TIME", help=BUDGET_HELP)
 @click.option("--seed", default=0, help="The same seed gives the same search.")
-@click.option("--margin", "margin_text", default="0%", metavar="SHARE", show_default=True, help=MARGIN_HELP)
 @click.option("--host-memory", is_flag=True, help=HOST_MEMORY_HELP)
 @click.option("--host-gb", type=click.FloatRange(min=0, min_open=True), help=HOST_GB_HELP)
 @options.json_flag
@@ -74,7 +68,7 @@ MARGIN_HELP = (
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
     objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], plans: int | None, budget: str,
-    seed: int, margin_text: str, host_memory: bool, host_gb: float | None, as_json: bool,
+    seed: int, host_memory: bool, host_gb: float | None, as_json: bool,
     out: Path | None, torchrec: Path | None, module: str | None, device: str | None, html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
@@ -100,21 +94,12 @@ def command(
         days=days_of(dlrm.tables, days),
         also=[read_plan(path, dlrm.tables, dlrm.ranks).named(path.stem) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
-        margin=margin(margin_text), host_memory=host_memory, host_gb=host_gb or math.inf,
+        host_memory=host_memory, host_gb=host_gb or math.inf,
     )  # fmt: skip
     usual_device = "cpu" if here.spec.host.synchronous else "cuda"
     names = {"module": module or MODULE, "device": device or usual_device}
     _write(choice, out, torchrec, html, here.spec.gpus_per_node, names)
     _print(choice, as_json, [path for path in (out, torchrec, html) if path])
-
-
-def margin(text: str) -> float:
-    """``2%`` or ``0.02`` as a share."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(%?)", text.strip())
-    share = float(match[1]) / (100 if match[2] else 1) if match else 1.0
-    if share >= 1:
-        raise InputError("--margin", f"is {text!r}", "write a share such as 2% or 0.02")
-    return share
 
 
 def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int) -> DlrmWorkload:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits, level_with, preferred
 from stepsight.sharding.search.simulated import search_simulated
-from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, search_careful
+from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search
 from stepsight.sharding.tiers import with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import TABLE_WISE, Plan
@@ -93,16 +92,13 @@ def choose(
     workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", plans: int | None = None,
     budget_s: float | None = None, seed: int = 0, kinds: Sequence[str] = USUAL_KINDS,
     days: Sequence[Sequence[Table]] = (), also: Sequence[Plan] = (),
-    progress: Callable[[Progress], None] | None = None, margin: float = 0.0, host_memory: bool = False,
-    host_gb: float = inf,
+    progress: Callable[[Progress], None] | None = None, host_memory: bool = False, host_gb: float = inf,
 ) -> Choice:  # fmt: skip
     """Search for a plan, and compare it with the sharders' (and ``also``) plans.
 
     The search ends after pricing ``plans`` (by default by the number of tables), so that a seed gives one
-    answer; or after ``budget_s`` seconds. Of all plans within a share of ``margin`` of the best the simplest
-    wins. ``host_memory``: tables that do not fit on the devices may lie in host memory, ``host_gb`` of each
-    node, and then on a drive
-    (`stepsight.sharding.tiers`).
+    answer; or after ``budget_s`` seconds. ``host_memory``: tables that do not fit on the devices may lie in
+    host memory, ``host_gb`` of each node, and then on a drive (`stepsight.sharding.tiers`).
     """
     if objective not in OBJECTIVES:
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
@@ -137,14 +133,13 @@ def choose(
         usual = list({plan.shards: plan for plan in (*usual, *own)}.values())
         found = search_simulated(pricer, rules, usual, objective=objective, budget_s=budget_s)
     else:
-        how = partial(search_careful, margin=margin) if margin else search
-        found = how(
+        found = search(
             pricer, rules, plans=plans, budget_s=budget_s, seed=seed, objective=objective, also=usual,
             progress=progress,
         )  # fmt: skip
     if not found.fits:
         raise InputError("tables", *_nowhere(pricer, rules, found.plan))
-    ranked = _ranked([found.plan, *usual], pricer, rules, objective, careful=margin > 0)
+    ranked = _ranked([found.plan, *usual], pricer, rules, objective)
     # A bound of the quick price, which lies within a percent of the simulation's.
     bound_us = found.bound_us and min(found.bound_us, *(c.step_us for c in ranked if c.fits))
     found = replace(found, bound_us=bound_us, step_us=ranked[0].step_us)
@@ -188,20 +183,15 @@ def days_of(tables: Sequence[Table], files: Sequence[str | Path]) -> tuple[tuple
     )
 
 
-def _ranked(
-    plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str, *, careful: bool
-) -> list[PlanCandidate]:
-    """The winner first, then the others by their step; those that do not fit last.
-
-    ``careful``: the first plan was chosen with a margin and stays the winner.
-    """
+def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str) -> list[PlanCandidate]:
+    """The winner first, then the others by their step; those that do not fit last."""
     loads = pricer.costs.loads(plans)
     day_us = np.array([pricer.simulated_days_us(plan) for plan in plans])
     step_us = OBJECTIVES[objective](day_us)
     fits = [bool((memory <= rules.memory_bytes).all()) for memory in loads.memory_bytes]
     order = sorted(range(len(plans)), key=lambda i: (not fits[i], step_us[i], i))
     fitting = [i for i in order if fits[i] == fits[order[0]]]
-    best = 0 if careful else preferred(level_with(order[0], step_us, fitting), plans, loads)
+    best = preferred(level_with(order[0], step_us, fitting), plans, loads)
     order.remove(best)
     exchange = pricer.exchange_us(loads)
     candidates = []

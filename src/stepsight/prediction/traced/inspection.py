@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -106,6 +106,7 @@ def inspect_run(run: TraceRun) -> Inspection:
     """Look at the typical step of a run, and at all steps' times."""
     step = typical_step(run)
     ranks = tuple(_rank_view(r, step) for r in run.ranks)
+    waits = [sum(waited) for waited in collective_waiting(run, step)]
     path, coverage = _replayed(run)
     first = run.ranks[0]
     cpu_only = not any(r.linked.trace.gpu for r in run.ranks)
@@ -116,8 +117,8 @@ def inspect_run(run: TraceRun) -> Inspection:
         measured_us=measured_step_us(run),
         found_by=first.steps[0].how,
         steps=tuple(v for r in run.ranks for v in _steps(r)),
-        ranks=_with_lateness(run, ranks, step),
-        straggler=_straggler(run, ranks),
+        ranks=_with_lateness(run, ranks, step, waits),
+        straggler=_straggler(run, waits),
         operators=_host_operators(first, step) if cpu_only else _operators(run, first, step),
         kernels=_kernels(first, step),
         overheads=_overheads(run, first),
@@ -171,29 +172,22 @@ def _exposed(comm: list[Event], compute: list[Event]) -> float:
     return float((high - low - under).sum())
 
 
-def _with_lateness(run: TraceRun, ranks: tuple[RankView, ...], step: int) -> tuple[RankView, ...]:
+def _with_lateness(
+    run: TraceRun, ranks: tuple[RankView, ...], step: int, waits: list[float]
+) -> tuple[RankView, ...]:
     """Add each rank's late start and what it waited inside collectives for the others."""
     starts = [r.base_us + r.steps[step].start_us for r in run.ranks]
-    waits = _waits(run, step)
     return tuple(
-        RankView(
-            v.rank, v.span_us, v.busy_us, v.idle_us, v.communication_us, v.exposed_communication_us, w,
-            v.host_sync_us, s - min(starts),
-        )
-        for v, w, s in zip(ranks, waits, starts, strict=True)
-    )  # fmt: skip
+        replace(view, waiting_us=waited, start_late_us=start - min(starts))
+        for view, waited, start in zip(ranks, waits, starts, strict=True)
+    )
 
 
-def _waits(run: TraceRun, step: int) -> list[float]:
-    return [sum(waits) for waits in collective_waiting(run, step)]
-
-
-def _straggler(run: TraceRun, ranks: tuple[RankView, ...]) -> int | None:
+def _straggler(run: TraceRun, waits: list[float]) -> int | None:
     """The rank that the others wait for: the one that itself waits least."""
-    if len(run.ranks) < 2:
+    if len(run.ranks) < 2 or max(waits) <= 0:
         return None
-    waits = _waits(run, typical_step(run))
-    return ranks[int(np.argmin(waits))].rank if max(waits) > 0 else None
+    return run.ranks[int(np.argmin(waits))].rank
 
 
 def _operators(run: TraceRun, rank: RankTrace, step: int) -> tuple[TopView, ...]:
@@ -263,8 +257,7 @@ def _replayed(run: TraceRun) -> tuple[dict[str, float], dict[str, float]]:
         return {}, {}
     replay = predict_trace(run, platform, replay=True)
     latest = min(replay.ranks, key=lambda r: r.rank_wait_us).rank
-    path = by_part(critical_path(replay.timeline.rank(latest)))
-    return path, _coverage(run, platform)
+    return critical_path(replay.timeline.rank(latest)), _coverage(run, platform)
 
 
 def _platform(run: TraceRun) -> Platform | None:
@@ -292,46 +285,25 @@ HOST_PART = "host"
 WAITING = "waiting for other ranks"
 
 
-@dataclass(frozen=True, slots=True)
-class PathSegment:
-    """A stretch of the critical path: on a stream or on the host."""
-
-    what: str
-    name: str
-    start_us: float
-    end_us: float
-
-    @property
-    def length_us(self) -> float:
-        return self.end_us - self.start_us
-
-
-def critical_path(times: RankTimes) -> list[PathSegment]:
-    """Segments from the step's start to its end; each one held up the next."""
+def critical_path(times: RankTimes) -> dict[str, float]:
+    """The chain that leads from the step's start to its end, each part of which held up the next: µs by
+    category, longest first."""
     walker = _Walker(times)
-    path: list[PathSegment] = []
     launch = int(np.argmax(times.end_us)) if len(times.end_us) else None
     at = times.window_us[1]
     if launch is None or times.end_us[launch] < at - TOUCH_US:
-        launch = walker.host_until(path, at)
+        launch = walker.host_until(at)
     for _ in range(4 * len(times.end_us) + 4):
         if launch is None:
             break
-        launch = walker.device(path, launch)
-    return path[::-1]
-
-
-def by_part(path: list[PathSegment]) -> dict[str, float]:
-    """Length by category, longest first."""
-    total: dict[str, float] = defaultdict(float)
-    for segment in path:
-        total[segment.what] += segment.length_us
-    return dict(sorted(total.items(), key=lambda i: -i[1]))
+        launch = walker.device(launch)
+    return dict(sorted(walker.path.items(), key=lambda part: -part[1]))
 
 
 class _Walker:
     def __init__(self, times: RankTimes) -> None:
         self.times = times
+        self.path: dict[str, float] = defaultdict(float)
         self.tape = times.lane.lane.tape
         self.category = times.lane.category
         self.last_of_op: dict[int, int] = {}
@@ -344,14 +316,14 @@ class _Walker:
             last_on[stream] = launch
         self.begin = times.window_us[0]
 
-    def device(self, path: list[PathSegment], launch: int) -> int | None:
+    def device(self, launch: int) -> int | None:
         """Add a launch; return the launch that held it up, or walk the host back to one."""
         t = self.times
         op = int(self.tape.launch_op[launch])
         start, begin, end = (float(a[launch]) for a in (t.start_us, t.begin_us, t.end_us))
-        path.append(PathSegment(self.category[launch], t.program.ops[op].name, max(begin, self.begin), end))
+        self.path[self.category[launch]] += end - max(begin, self.begin)
         if begin > start + TOUCH_US:
-            path.append(PathSegment(WAITING, t.program.ops[op].name, max(start, self.begin), begin))
+            self.path[WAITING] += begin - max(start, self.begin)
         if start <= self.begin:
             return None
         earlier = [self.before[launch], *(self.last_of_op.get(w.on) for w in t.program.ops[op].waits
@@ -359,9 +331,9 @@ class _Walker:
         holding = [e for e in earlier if e is not None and start - t.end_us[e] <= TOUCH_US + 2.0]
         if holding:
             return max(holding, key=lambda e: float(t.end_us[e]))
-        return self.host_until(path, start, op)
+        return self.host_until(start, op)
 
-    def host_until(self, path: list[PathSegment], at: float, op: int | None = None) -> int | None:
+    def host_until(self, at: float, op: int | None = None) -> int | None:
         """The host's stretch that ends at a moment, back to where it last waited for the device."""
         ops = self.times.program.ops
         last = op if op is not None else len(ops) - 1
@@ -376,7 +348,7 @@ class _Walker:
                     continue
                 end = float(self.times.end_us[launch])
                 if self.times.op_start_us[i] <= end <= at:
-                    path.append(PathSegment(HOST_PART, ops[last].name, end, at))
+                    self.path[HOST_PART] += at - end
                     return launch
-        path.append(PathSegment(HOST_PART, ops[last].name if ops else "", self.begin, at))
+        self.path[HOST_PART] += at - self.begin
         return None

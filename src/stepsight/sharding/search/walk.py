@@ -22,9 +22,9 @@ from stepsight.sharding.pricing.bound import least_loads
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.draft import Draft, Move, changes, shaken, spreads
-from stepsight.sharding.search.rules import Rules, TableSharding, level_with, preferred
+from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.sharding.search.starts import packed, starts, table_weights
-from stepsight.tables.plan import TABLE_WISE, Plan
+from stepsight.tables.plan import Plan
 
 _CONSTANTS = area("sharding")
 CLOSE_ENOUGH = _CONSTANTS.number("CLOSE_ENOUGH")
@@ -92,45 +92,6 @@ def search(
     plans to start from besides the greedy ones.
     """
     return _Search(pricer, rules or Rules(), plans, budget_s, seed, objective, progress).run(also)
-
-
-def search_careful(
-    pricer: PlanPricer, rules: Rules, *, margin: float, plans: int | None = None,
-    budget_s: float | None = None, seed: int = 0, objective: str = "mean", also: Sequence[Plan] = (),
-    progress: Callable[[Progress], None] | None = None,
-) -> Found:  # fmt: skip
-    """The simplest plan that no other is faster than by a share of ``margin``.
-
-    One of ``also`` before one that nobody uses, whole tables before cut ones: gains smaller than what
-    predictions are off against each other may not be there, and a search finds those first.
-    """
-
-    def best(kinds: Sequence[str]) -> Found:
-        return search(
-            pricer, replace(rules, kinds=tuple(kinds)), plans=plans, seed=seed, objective=objective,
-            budget_s=None if budget_s is None else budget_s / 2, also=also, progress=progress,
-        )  # fmt: skip
-
-    whole, cut = best([TABLE_WISE]), best(rules.kinds)
-    found = replace(
-        cut, priced=whole.priced + cut.priced, seconds=whole.seconds + cut.seconds,
-        timed_out=whole.timed_out or cut.timed_out,
-    )  # fmt: skip
-    limit_us, usual_us = cut.step_us / (1 - margin), np.inf
-    if also:
-        loads = pricer.costs.loads(also)
-        fits = (loads.memory_bytes <= rules.memory_bytes).all(axis=(1, 2))
-        step_us = np.where(fits, OBJECTIVES[objective](pricer.times(loads)), np.inf)
-        fastest = int(np.argmin(step_us))
-        usual = preferred(
-            level_with(fastest, step_us, np.flatnonzero(fits).tolist() or [fastest]), also, loads
-        )
-        usual_us = float(step_us[usual])
-        if usual_us <= limit_us:
-            return replace(found, plan=also[usual], step_us=usual_us, fits=True)
-    if whole.fits and whole.step_us <= min(limit_us, usual_us * (1 - margin)):
-        return replace(found, plan=whole.plan, step_us=whole.step_us, fits=True)
-    return found
 
 
 class _Search:
