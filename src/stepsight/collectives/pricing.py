@@ -20,7 +20,6 @@ from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import PlatformSpec
 
 _CONSTANTS = area("collectives")
-FADE_OCTAVES = _CONSTANTS.number("FADE_OCTAVES")
 FARTHEST = _CONSTANTS.number("FARTHEST")
 FILL_ABOVE = _CONSTANTS.number("FILL_ABOVE")
 FILL_BELOW = _CONSTANTS.number("FILL_BELOW")
@@ -139,17 +138,13 @@ def _within(range_bytes: tuple[float, float], known: tuple[float, float]) -> boo
 
 
 def _fitted_in(nearer: Curve, farther: Curve, sizes: FloatArray) -> FloatArray:
-    """A farther curve's times that meet the nearer one at its ends and never cross it.
-
-    Above, a machine stays as much slower or faster as it is at the seam: that is its bandwidth.
-    Below, the step fades over `FADE_OCTAVES`: latency is another matter.
-    """
+    """A farther curve's times that meet the nearer one at its upper end and never cross it: a machine stays
+    as much slower or faster as it is there, for that is its bandwidth."""
     low, high = nearer.range_bytes
     inside = nearer.sizes[np.clip(np.searchsorted(nearer.sizes, sizes), 0, len(nearer) - 1)]
     seam = np.where(sizes < low, low, np.where(sizes > high, high * FILL_ABOVE, inside))
-    step = np.log(nearer.time_us(seam) / farther.time_us(seam))
-    fade = np.clip(1.0 - np.log2(seam / sizes) / FADE_OCTAVES, 0.0, 1.0)
-    times = farther.time_us(sizes) * np.exp(step * fade)
+    step = nearer.time_us(seam) / farther.time_us(seam)
+    times = farther.time_us(sizes) * np.where(sizes >= seam, step, 1.0)
     at = np.searchsorted(nearer.sizes, sizes)
     floor = np.concatenate([[0.0], nearer.times_us])[at]
     ceiling = np.concatenate([nearer.times_us, [np.inf]])[at]

@@ -1,10 +1,8 @@
 """A launch: the runtime call and the GPU work it started; the GPU's clock; host waits that no call shows.
 
-A profiler converts the stamps of two clocks, not always well. No kernel begins before its launch call, and no
-synchronize call of the whole device returns before the work launched ahead of it has ended. A clock that
-breaks the one runs early, one that breaks the other late. Some versions do not record
-``cudaEventSynchronize``: the wait shows as a long gap on the host that ends just after a long kernel did, too
-closely for chance.
+A profiler converts the stamps of two clocks, not always well. No kernel begins before its launch call: a GPU's
+clock that says so runs early. Some versions do not record ``cudaEventSynchronize``: the wait shows as a long
+gap on the host that ends just after a long kernel did, too closely for chance.
 """
 
 from __future__ import annotations
@@ -57,8 +55,8 @@ class GpuClock:
     early_kernels: int = 0
 
 
-def gpu_clock(launches: Sequence[Launch], syncs: Sequence[Event]) -> GpuClock:
-    """How far the GPU's clock is off, by a rank's launches and synchronize calls.
+def gpu_clock(launches: Sequence[Launch]) -> GpuClock:
+    """How far the GPU's clock runs early, by a rank's launches.
 
     A launch that was joined with a kernel of another moment must not move the whole trace: of the
     launches the earliest few are left out, and what leads by more than the rest is counted.
@@ -69,25 +67,9 @@ def gpu_clock(launches: Sequence[Launch], syncs: Sequence[Event]) -> GpuClock:
     bad, drift_us = CLOCK_QUANTILE, CLOCK_DRIFT_US
     lead = float(np.quantile(leads, 1.0 - bad, method="lower")) if len(leads) * bad >= 1 else _agreed(leads)
     early = int((leads > max(lead, 0.0) + drift_us).sum())
-    shortest_us = SHORTEST_LAUNCH_US
-    if lead > 0.0:
-        return GpuClock(float(leads[leads <= lead + drift_us].max()) + shortest_us, early)
-    # A late clock shows twice: work outlasts the call that waited for it, and no launch begins soon.
-    late_us = min(_outlasting_us(launches, syncs), -lead - shortest_us)
-    return GpuClock(-late_us if late_us > drift_us else 0.0, early)
-
-
-def _outlasting_us(launches: Sequence[Launch], syncs: Sequence[Event]) -> float:
-    """The most by which work seems to outlast a device-wide synchronize call after its launch."""
-    whole = [c for c in syncs if "Device" in c.name or "Ctx" in c.name]
-    if not whole:
-        return 0.0
-    calls = np.array([x.call.ts for x in launches])
-    order = np.argsort(calls, kind="stable")
-    ended = np.maximum.accumulate(np.array([x.gpu[-1].end for x in launches])[order])
-    before = np.searchsorted(calls[order], [c.ts for c in whole])
-    outlasting = [float(ended[n - 1]) - c.end for n, c in zip(before.tolist(), whole, strict=True) if n]
-    return max(outlasting, default=0.0)
+    if lead <= 0.0:
+        return GpuClock(0.0, early)
+    return GpuClock(float(leads[leads <= lead + drift_us].max()) + SHORTEST_LAUNCH_US, early)
 
 
 def _agreed(leads: FloatArray) -> float:

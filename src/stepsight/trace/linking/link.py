@@ -55,7 +55,7 @@ class LinkedTrace:
     """What the host waited for where no call shows it, by thread and start of the wait in ``syncs``."""
     by_external_id: int = 0
     clock_shift_us: float = 0.0
-    """By how much the GPU's clock ran early (negative: late); its events have been moved."""
+    """By how much the GPU's clock ran early; its events have been moved."""
     early_kernels: int = 0
     """Kernels that begin before their call even so: their call is another one."""
     _children: dict[int, list[int]] = field(default_factory=dict)
@@ -154,7 +154,7 @@ def link(trace: KinetoTrace) -> LinkedTrace:
         work = gpu_of.pop(call.args.correlation, None) if call.args.correlation >= 0 else None
         if work:
             joined.launches.append(Launch(call, work, joined.enclosing(call), len(joined.launches)))
-    clock = gpu_clock(joined.launches, joined.syncs)
+    clock = gpu_clock(joined.launches)
     joined.clock_shift_us, joined.early_kernels = clock.shift_us, clock.early_kernels
     if clock.shift_us:
         for event in trace.gpu:

@@ -74,8 +74,6 @@ _CHUNK = 65536
 """Elements of a chunk in PyTorch's and apex's multi-tensor kernels."""
 _FILLED = 0.75
 """A tensor's last chunk is half full on average, and most tensors have one to four."""
-_CAPPED_BLOCKS = 128
-"""PyTorch caps a concatenation's blocks by the multiprocessors: a larger grid states no size."""
 _LARGE_PRODUCT, _LARGE_STREAM = 2048.0, 2.0**24
 """A side of a product, and elements of a copy, that fill any GPU."""
 
@@ -184,22 +182,6 @@ def counted(event: Event, operator: str = "") -> Kernel | None:
         return _flash(event, dtype, operator)
     if kinds[0] == "optimizer":
         return _multi_tensor(event, operator)
-    if kinds[0] == "dropout":
-        return Kernel.of("dropout", dtype, operator=operator, sizing=Sizing.COUNTED, elements=4 * elements)
-    if kinds[0] == "fill":
-        return Kernel.of("fill", dtype, operator=operator, sizing=Sizing.COUNTED, bytes=elements * width)
-    if kinds[0] == "concat" and event.grid()[0] < _CAPPED_BLOCKS:
-        inputs = float(max((*event.grid(), 1)[1], 2))
-        moved = elements * width
-        return Kernel.of(
-            "concat",
-            dtype,
-            operator=operator,
-            sizing=Sizing.COUNTED,
-            read_bytes=moved,
-            write_bytes=moved,
-            inputs=inputs,
-        )
     if STREAM not in kinds:
         return None
     read, written = _widths(operator, event.name, width)

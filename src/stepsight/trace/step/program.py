@@ -231,9 +231,8 @@ class _Builder:
         late = max(0.0, event.ts - ready)
         waited = 0.0
         if late > QUEUE_GAP_US:
-            explained = self.resolver.began_with_an_end(event, late)
             # A kernel of another stream may fill the GPU: that the simulation knows.
-            waited = late if explained else min(late, self.resolver.busy.within(ready, event.ts))
+            waited = min(late, self.resolver.busy.within(ready, event.ts))
             self.program.unexplained_us += late - waited
         return self.calls.kernel(launch, position, stream, late, waited)
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 
 from stepsight.program.job import COMM, COMPUTE
 from stepsight.simulate.intervals import union
-from stepsight.trace.constants import CLOCK_DRIFT_US, HOST_RETURNS_US, QUEUE_GAP_US, STREAM_SLACK_US, SURENESS
+from stepsight.trace.constants import CLOCK_DRIFT_US, HOST_RETURNS_US, STREAM_SLACK_US, SURENESS
 from stepsight.trace.linking.launches import HIDDEN, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
@@ -95,7 +94,6 @@ class WaitResolver:
         self.stalls = Stalls(linked)
         recorded = [*(e for x in linked.launches for e in x.gpu), *linked.orphans]
         self.busy = _Busy([e for e in recorded if not is_collective_kernel(e)])
-        self.ends = sorted(((e.end, e.args.stream, e.dur) for e in recorded), key=itemgetter(0))
 
     def stream_wait(self, call: Event, taken: set[int]) -> StreamWait | None:
         """What a stream-wait call waits for; ``taken`` holds the launches already named
@@ -105,19 +103,6 @@ class WaitResolver:
             return self._stated_wait(call, stated)
         waiting = self._next_on_thread(call)
         return self._held_by(waiting, call.ts, taken) if waiting is not None else None
-
-    def began_with_an_end(self, event: Event, late_us: float) -> bool:
-        """Whether a kernel that began late did so just as work on another stream ended: that is what it
-        waited for, and no delay of its own. Short kernels end all the time and prove nothing."""
-        slack = QUEUE_GAP_US
-        at = bisect_right(self.ends, event.ts + STREAM_SLACK_US, key=lambda end: end[0]) - 1
-        while at >= 0 and event.ts - self.ends[at][0] <= slack:
-            _, stream, dur = self.ends[at]
-            after = max(event.ts - self.ends[at][0], 1.0)
-            if stream != event.args.stream and min(dur, late_us) >= SURENESS * after:
-                return True
-            at -= 1
-        return False
 
     def held_by(self, launch: Launch) -> StreamWait | None:
         """What a launch on its own stream must have waited for, where no wait call shows it."""
