@@ -75,9 +75,13 @@ class Area:
 @cache
 def area(name: str) -> Area:
     """The constants of an area, from its file."""
-    path = resources.files("stepsight") / "data" / "constants" / f"{name}.toml"
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
-    return Area(name, msgspec.convert(table, dict[str, Constant]))
+    return Area(name, msgspec.convert(table(f"constants/{name}"), dict[str, Constant]))
+
+
+def table(name: str) -> dict[str, Any]:
+    """The tables of ``data/NAME.toml``."""
+    path = resources.files("stepsight") / "data" / f"{name}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def area_names() -> list[str]:

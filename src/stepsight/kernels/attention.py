@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels import flash2
@@ -15,17 +16,16 @@ from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import BoolArray
-from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3, SERVING
+from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3
+
+_CONSTANTS = area("kernels")
 
 FAMILIES = frozenset({"attention", "attention_backward"})
 KERNELS = {EFFICIENT: "the memory-efficient kernel", FLASH1: "FlashAttention 1"}
 AMPERE = "ampere"
 """All that have neither wide tensor cores nor too old ones run what Ampere runs."""
-TRANSFER_SPREAD = 0.08
-"""Added where the correction comes from another GPU: GH200's forward from A100's alone is off by 7 %."""
-OTHER_VENDOR_SPREAD = 0.5
-"""In its place where the GPU is another vendor's, whose kernels are other programs: a large bf16 forward on
-MI300X (a TraceLens trace of 2024) takes 2.7 times what NVIDIA's kernels would take at its peak."""
+TRANSFER_SPREAD = _CONSTANTS.number("ATTENTION_TRANSFER_SPREAD")
+OTHER_VENDOR_SPREAD = _CONSTANTS.number("OTHER_VENDOR_SPREAD")
 Forward = Callable[[Batch], Estimates | None]
 """Forward times from tables of this GPU or a relative; None where no table speaks for it."""
 
@@ -159,10 +159,7 @@ class Reach:
 # FlashAttention-2 reaches 170 to 225; backward 80 to 110 where it reaches 140 to 190.
 AGAINST_FLASH2: Mapping[str, Reach] = {FLASH1: Reach(1.75, 1.75, 0.2), EFFICIENT: Reach(1.9, 1.9, 0.25)}
 
-BACKWARD_OVER_FORWARD: Mapping[str, float] = {FLASH3: 2.9, CUDNN: 2.8, SERVING: 3.05}
-"""Backward over forward for kernels whose forward alone was measured: 2.5 times the FLOPs at 0.86 of the
-rate (FlashAttention-3 paper, Shah et al. 2024, figures 5 and 6, H100, heads of 128, 16 k: 648 and
-561 TFLOP/s; cuDNN 9 a little better backward)."""
+BACKWARD_OVER_FORWARD = _CONSTANTS.by_name("BACKWARD_OVER_FORWARD")
 SPREAD_BACKWARD = 0.15
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray
 from stepsight.hardware.gpus import find_gpu, gpu_catalogue
 from stepsight.hardware.spec import GpuSpec
@@ -19,12 +20,12 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.model import BASE_US
 from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, BoolArray, peak_flops, speed_of_light_us
 
+_CONSTANTS = area("kernels")
+
 SPEEDS = ("sms", "clock_mhz", "memory_gbps", "pcie_gbps", "l2_mb", "l2_gbps", "peak_tflops")
 """Figures that kernel times depend on."""
 LEAST_US = 1e-9
-CHANGED_SPREAD = 0.15
-"""Spread added for every factor of e between the two speeds of light: generations three times apart in peak,
-whose models serve each other, differ by 0.16 (docs/accuracy.md, whole GPUs left out)."""
+CHANGED_SPREAD = _CONSTANTS.number("CHANGED_SPREAD")
 
 
 def catalogue_gpu(spec: GpuSpec) -> GpuSpec | None:

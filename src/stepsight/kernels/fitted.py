@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, beyond_shapes, joined
@@ -16,11 +17,11 @@ from stepsight.kernels.machine import Machine, feeding_share
 from stepsight.kernels.streams import Streamed, measured_stream
 from stepsight.kernels.tiles import tiled_us
 
-OUTSIDE_SPREAD = 0.04
-"""Spread added per e-fold outside the fitted range: large fp32 GEMMs timed by fits on small ones."""
+_CONSTANTS = area("kernels")
+
+OUTSIDE_SPREAD = _CONSTANTS.number("OUTSIDE_TABLE_SPREAD")
 MOST_OUTSIDE_SPREAD = 0.4
-FAR_OUTSIDE = 0.7
-"""E-folds outside the fitted range (a factor of two in one size) from which an estimate says so."""
+FAR_OUTSIDE = _CONSTANTS.number("FAR_OUTSIDE")
 MOST_SORTED = 15_000
 """Beyond this many rows, finding the repeated ones costs more than timing them."""
 

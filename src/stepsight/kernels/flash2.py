@@ -7,28 +7,23 @@ matrix instruction on every GPU, so its rate per multiprocessor and clock hardly
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import thread_blocks, tiled_pairs
 from stepsight.kernels.machine import Machine
 
+_CONSTANTS = area("kernels")
+
 HEAD_SIZES = np.array([32.0, 64.0, 96.0, 128.0, 160.0, 192.0, 224.0, 256.0])
 """Head sizes the kernel is compiled for; others are padded to the next."""
 
-MMA_SHARE: Mapping[str, float] = {
-    "hopper": 0.62, "blackwell": 0.31, "cdna": 0.75, "cdna2": 0.75, "cdna3": 0.75, "cdna4": 0.75,
-}  # fmt: skip
-"""Share of the tensor cores' peak that Ampere's instruction (mma.sync) can use: H100 62 % (Luo et al.
-2024, "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"); on
-Blackwell's twice as wide tensor cores the same rate per multiprocessor. 1 on older GPUs. AMD's kernels are
-other programs: what is left for attention where MI355X trains Llama-3 8B in bf16 1.02 times as fast as B200
-does with cuDNN's (AMD's training containers v25.9, December 2025), taken for the older generations, too."""
+MMA_SHARE = _CONSTANTS.by_name("MMA_SHARE")
 
 
 @dataclass(frozen=True, slots=True)

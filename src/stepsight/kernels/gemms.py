@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, put_together
@@ -28,21 +29,16 @@ from stepsight.kernels.tiles import BATCHED_SPREAD, batched_us
 from stepsight.program.job import PLAIN
 from stepsight.program.variants import UNALIGNED, Kind, Role
 
+_CONSTANTS = area("kernels")
+
 ROW_BYTES = 16
 
-SMALL_TF32 = 0.2
-"""How much longer tf32 GEMMs take than bf16's efficiency says, while they are short: 1.24 in the median of
-136 in two A100 traces; NVIDIA's DLRMs in tf32 show it, too."""
-SHORT_US = 100.0
-"""Speed of light at which half of that is left: at 440 µs they take 0.95 (the same traces)."""
-NARROW_LOADS = 0.7
-"""How much longer unaligned tf32 GEMMs take than aligned ones where arithmetic bounds them: 135 against 136
-in two A100 traces (1.2 where memory takes three times the arithmetic, 1.5 to 1.9 where as much or less)."""
-NARROW_HALF_LOADS = 1.6
-"""The same for two-byte types, whose loads are half as wide: three bf16 GEMMs on H100 (2.3 to 3.1)."""
+SMALL_TF32 = _CONSTANTS.number("SMALL_TF32")
+SHORT_US = _CONSTANTS.number("SHORT_TF32_US")
+NARROW_LOADS = _CONSTANTS.number("NARROW_LOADS")
+NARROW_HALF_LOADS = _CONSTANTS.number("NARROW_HALF_LOADS")
 SPREAD = 0.2
-CLEAR_US = 20.0
-"""Products shorter than this are bound by their start, whatever they compute in."""
+CLEAR_US = _CONSTANTS.number("CLEAR_GEMM_US")
 
 
 def is_tensor_core(dtype: str) -> bool:
@@ -103,13 +99,10 @@ TILES = ((64, 64), (128, 128), (256, 128), (128, 256))
 """Thread-block tiles of cuBLAS' half-precision kernels."""
 RANGED = ("m", "n", "k", "batch")
 """The columns whose fitted range decides how far the correction is trusted."""
-REACH = 1.0
-"""E-folds outside the fitted range over which the correction fades to 1/e: the tables speak there."""
+REACH = _CONSTANTS.number("CORRECTION_REACH")
 OTHER_CHIP_SPREAD = 0.06
 
-FP8_OVER_BF16 = 0.5
-"""Time of an fp8 product over that of the bf16 one, conversions apart: six products of vocabulary size on
-H100 (public traces) take 0.46 to 0.54 of it."""
+FP8_OVER_BF16 = _CONSTANTS.number("FP8_OVER_BF16")
 FP8_BANDWIDTH = 0.85
 FP8_SPREAD = 0.12
 

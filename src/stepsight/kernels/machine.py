@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import log2
 
+from stepsight.constants import area
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
+
+_CONSTANTS = area("kernels")
 
 HBM_SMS = {"pascal": (56,), "ampere": (108, 56), "blackwell": (148, 152, 160)}
 """Multiprocessors of the boards with HBM in generations that have both kinds of memory (data sheets):
@@ -69,11 +72,7 @@ SYNCHRONOUS = frozenset({"volta", "turing", "ampere", "ada", "blackwell"})
 with GDDR memory."""
 RATE_OF_A100: Mapping[str, float] = {"fp16": 2048.0, "bf16": 2048.0, "tf32": 1024.0, "fp8": 4096.0}
 """FLOPs per multiprocessor and clock (A100 whitepaper); fp8, which it lacks, by the ratio of later boards."""
-FEEDING = 0.25
-"""Clocks that loading operands and issuing instructions adds to each clock of A100's tensor cores: large
-products reach 0.80 of its peak. On tensor cores at a quarter of the rate (GeForce boards, which accumulate in
-fp32 at half rate) the same work feeds four times as many clocks: 0.94 of an RTX 3090's peak (measured: 0.92
-to 1.0 at 1.86 GHz)."""
+FEEDING = _CONSTANTS.number("FEEDING")
 
 
 def feeding_share(spec: GpuSpec, dtype: str) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
@@ -25,12 +26,13 @@ from stepsight.kernels.columns import batches
 from stepsight.kernels.families import FAMILIES, FLAGS
 from stepsight.program.job import Kernel
 
+_CONSTANTS = area("kernels")
+
 FILE = "measured.json"
 AGAIN = "calibrate the platform again"
 LARGEST_LOG, LARGEST_WEIGHT = 100.0, 1e4
 """Logarithms of sizes and of measured ÷ speed of light, and weights of a fit, are never larger."""
-START_US = 4.0
-"""Added to the speed of light: a library call among others, its code and data not in the nearest cache."""
+START_US = _CONSTANTS.number("CPU_CALL_START_US")
 LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Tried correlation lengths, in natural logarithms of a size."""
 NOISES = (0.02, 0.05, 0.1, 0.2)
@@ -39,9 +41,7 @@ SIGNAL = 0.5
 """Prior standard deviation of ln(efficiency) within one variant."""
 VECTOR_WIDTH = 16
 """fp32 values in the widest registers: products with sizes that are no multiple of it pay for the rest."""
-ALIGNMENT = 0.35
-"""What one more factor of two in a size counts against a factor of e in it; took the left-out error of
-forward products from 12 % to 5 % of their time (MKL on AMD EPYC)."""
+ALIGNMENT = _CONSTANTS.number("CPU_ALIGNMENT")
 FEWEST = 4
 """Samples below which a variant is answered by its family."""
 _BY_TRAFFIC = frozenset({"elementwise", "pool", "optimizer"})

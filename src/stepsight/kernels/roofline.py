@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 
+_CONSTANTS = area("kernels")
+
 BoolArray = np.typing.NDArray[np.bool_]
 
-KERNEL_FLOOR_US = 2.0
-"""The shortest kernel: launch of the grid, one memory round trip, drain. Smallest durations in
-profiler traces are 1.0–2.5 µs on V100, A100 and H100 (public traces)."""
+KERNEL_FLOOR_US = _CONSTANTS.number("KERNEL_FLOOR_US")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.stream_costs import meet
+
+_CONSTANTS = area("kernels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,8 @@ TILES: Mapping[str, tuple[Tile, ...]] = {
 traces of A100s runs ``ampere_sgemm_128x128`` (public traces); Ada by the same library: products with
 64 and 80 columns on L4 take equally long (fp32 operators). Pascal: ``maxwell_sgemm_128x64``."""
 
-SHARE = 0.925
-"""Of peak, for a large tile: 0.95, 0.925 and 0.90 fit A100, P100 and V100 best (fp32 GEMMs)."""
-MEMORY = 0.8
-"""Share of bandwidth."""
+SHARE = _CONSTANTS.number("TILED_GEMM_SHARE")
+MEMORY = _CONSTANTS.number("TILED_GEMM_BANDWIDTH")
 MEETING = 2.0
 """Exponent with which arithmetic and memory add up: a block loads before it computes and stores after."""
 START_US = 2.0
@@ -91,8 +92,7 @@ class BatchedConstants:
 BATCHED = BatchedConstants(0.82, 0.74, 6.0)
 """Fitted by `lab/fit/kernels/half.py` on A100's products with a long reduction (probabilities × values,
 gradients of scores; Megatron's operators). With a short one A100's library takes up to twice as long."""
-BATCHED_SPREAD = 0.14
-"""Of A100's constants on GH200's four kinds of batched products, and for chips further away."""
+BATCHED_SPREAD = _CONSTANTS.number("BATCHED_SPREAD")
 
 
 def padded(side: FloatArray) -> FloatArray:

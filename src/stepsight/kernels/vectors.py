@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates
 from stepsight.kernels.columns import Batch, put_together
 from stepsight.kernels.fitted import Fitted
@@ -14,14 +15,13 @@ from stepsight.kernels.roofline import BoolArray
 from stepsight.kernels.stream_costs import STREAMS
 from stepsight.kernels.streams import HALF, HALF_VARIANT, by_stream, corrected_stream, stream_estimates
 
+_CONSTANTS = area("kernels")
+
 LINE_BYTES = 128
 """A cache line."""
-OTHER_SOURCE_SPREAD = 0.1
-"""How far norms of the same sizes lie apart between two sources on one board (V100, T4, P100, A100-40G)."""
+OTHER_SOURCE_SPREAD = _CONSTANTS.number("OTHER_SOURCE_SPREAD")
 MEASURED_POINTWISE = frozenset({"", "add", "elementwise"})
-OTHER_OPERATOR_SPREAD = 0.12
-"""Added to what residual additions scatter by, for other element-wise operators in half precision
-(traces of H100 and A100, 361 plain ones of all dtypes)."""
+OTHER_OPERATOR_SPREAD = _CONSTANTS.number("OTHER_OPERATOR_SPREAD")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,15 +67,6 @@ def test_a_vector_as_long_as_the_indices_holds_their_weights() -> None:
     assert _forward(weighted=True)[0].weighted
 
 
-@pytest.mark.parametrize(
-    ("instance", "widest"),
-    [("long, 5ul", 640), ("false, long, 5ul, 32ul", 640), ("false, long, 32ul", 256), ("long", 256)],
-)
-def test_the_instance_of_the_kernel_tells_the_widest_table(instance: str, widest: int) -> None:
-    dims = [t.dim for t in _forward(gradient=[128, 768], instance=instance)]
-    assert max(dims) == widest and sum(dims) == 768
-
-
 def test_the_kernels_of_a_backward_share_the_time_of_one_backward() -> None:
     parts = _backward(_trace(*KERNELS, gradient=[128, 48]))
     assert {kernel.family for kernel, _ in parts} == {"embedding_backward"}

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
@@ -24,8 +25,9 @@ from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
 from stepsight.program.variants import CUDNN, GROUPED_DIRECT
 
-SPREAD = 0.25
-"""Depthwise kernels and those of groups. Instructions were set in sight of the public figures below."""
+_CONSTANTS = area("kernels")
+
+SPREAD = _CONSTANTS.number("GROUPED_CONV_SPREAD")
 DIRECT_SPREAD = 0.45
 """Of direct kernels, and of gradients in channels_last for which cuDNN may have no other."""
 NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
@@ -35,44 +37,23 @@ GROUPED_NOTE = "channels in groups: products padded to tiles"
 LANES: Mapping[str, int] = {"nvidia": 128, "amd": 64}
 """Lanes that a multiprocessor issues for in a clock: four warps of 32; four SIMDs of 16 (CDNA)."""
 
-ELEMENT_SLOTS: Mapping[str, float] = {"conv": 60.0, "conv_dgrad": 310.0}
-"""Instructions an element before its first tap: divisions by sizes unknown to the compiler, about 18 each
-(the forward), and the store; the image's gradient as below. A window of one tap has a kernel without them."""
-NATIVE_TAP_SLOTS: Mapping[str, float] = {"conv": 14.0, "conv_dgrad": 32.0, "conv_wgrad": 84.0}
-"""Instructions a tap. The forward's were counted in DepthwiseConv2d.cu: two loads and their addresses (6),
-four bounds (4–5), index (2), multiply-add, loop. The gradients' follow from public figures of both gradients
-in fp32 (pytorch/pytorch pull request 129609, before its change: 8×64×1024×1008 pixels 5×5 89.0 ms,
-4×48×720×539 6×1 9.49 ms; the GPU is not stated and taken to be an A100, on which the fp16 figure next to them
-fits), split one to two as in pull request 62006. In two other reports gradients take longer still: 16.6 times
-the forward (A100, 3×3, issue 18631), 25 times (5×5, pull request 62006); here 7 and 8 times.
-The forward's count (12 to 15 by reading) was set in sight of a public profile: MobileNetV3-Small, batch 32,
-fp32, forward on an RTX 5070 Ti Laptop (torch 2.10; 46 SMs, 672 GB/s and 2 GHz are assumed here, the profile
-states about 800 GB/s and no clock): three 3×3 layers 164 µs, here 166; eight 5×5 layers 361 µs,
-here 278."""
+ELEMENT_SLOTS = _CONSTANTS.by_name("DEPTHWISE_ELEMENT_SLOTS")
+NATIVE_TAP_SLOTS = _CONSTANTS.by_name("DEPTHWISE_TAP_SLOTS")
 HALF_TAP_SLOTS = 2.0
 """Two conversions to fp32 a tap."""
 WARP = 32
 WGRAD_WARPS = 8
 """The weights' gradient: a block of 256 threads, one warp an image, lanes over its pixels."""
-TURN_US = 0.62
-"""A turn of the weights' gradient when few blocks share a multiprocessor: two loads that wait for each other
-(the 6×1 figure above, 288 blocks)."""
+TURN_US = _CONSTANTS.number("DEPTHWISE_TURN_US")
 RESIDENT_WARPS = 64
 """Warps that a multiprocessor holds."""
 REDUCE_SLOTS = 100.0
 """Instructions a thread for the sum over a block."""
 
-CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 5.0, "conv_dgrad": 10.0, "conv_wgrad": 26.0}
-"""cuDNN's c1_k1 kernels keep weights in registers and load pixels in vectors: a multiply-add, conversions and
-a share of a load; the weights' gradient also adds up partial sums of many blocks. Two public figures of both
-gradients, 39 instructions a tap (fp16 5×5, 26.4 ms next to the fp32 figure above; its forward 6) and at most
-29 (7×7 in ConvNeXt V2-B on an H200 shared with another job), lie on either side of what is set. Published
-throughputs of EfficientNet in mixed precision (published tables) ask for more."""
-CUDNN_BANDWIDTH = 0.6
-"""Share of memory bandwidth: 47 to 73 % in a public profile of conv2d_c1_k1_nhwc (3×3, fp32, Blackwell)."""
+CUDNN_TAP_SLOTS = _CONSTANTS.by_name("CUDNN_TAP_SLOTS")
+CUDNN_BANDWIDTH = _CONSTANTS.number("CUDNN_DEPTHWISE_BANDWIDTH")
 NATIVE_BANDWIDTH = 0.8
-L2_SHARE = 0.7
-"""Of the cache's peak, for reads of every lane's own word; assumed, as are the two constants around it."""
+L2_SHARE = _CONSTANTS.number("DEPTHWISE_L2_SHARE")
 
 DIRECT_NOTE = "cuDNN's direct kernels for groups in NHWC, without tensor cores"
 BLOCKED_WIDTHS = (4.0, 8.0, 16.0, 32.0)

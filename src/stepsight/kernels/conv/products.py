@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, complete
@@ -21,9 +22,10 @@ from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
 from stepsight.program.job import PLAIN
 
+_CONSTANTS = area("kernels")
+
 CONVOLUTIONS = frozenset({"conv", "conv_dgrad", "conv_wgrad"})
-POINTWISE_SPREAD = 0.1
-"""Added: cuDNN takes up to 1.4 times what cuBLAS takes (ResNet-50 on V100, public traces)."""
+POINTWISE_SPREAD = _CONSTANTS.number("POINTWISE_CONV_SPREAD")
 POINTWISE_NOTE = "1×1 window: a matrix product over the pixels"
 
 
@@ -78,14 +80,10 @@ NETWORK_CHANNELS = 32
 WINOGRAD = ((4, 36), (2, 16))
 """Pixels along a tile's side, values a tile is turned into."""
 TAPS = 3
-TRANSFORM_SHARE = 0.8
-"""Share of memory bandwidth of Winograd's transforms: 0.74 to 0.85 in ResNet-50 on V100
-(public traces)."""
+TRANSFORM_SHARE = _CONSTANTS.number("WINOGRAD_TRANSFORM_SHARE")
 GRADIENTS = {"conv": 1.0, "conv_dgrad": 0.9, "conv_wgrad": 1.05}
 """The gradients over the forward: together 1.95 times (median of 1,020 ResNet layers on V100)."""
-ALGORITHM_SPREAD = 0.15
-"""Added to the product's: layers of wide ResNets on V100 (Megatron's layers) take 0.93 to 1.17 times
-this at stride one (quartiles), 0.80 to 0.95 at stride two."""
+ALGORITHM_SPREAD = _CONSTANTS.number("CONV_ALGORITHM_SPREAD")
 ALGORITHM_NOTE = "fastest of a direct product and Winograd's"
 
 

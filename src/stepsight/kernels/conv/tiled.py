@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
@@ -24,12 +25,12 @@ from stepsight.kernels.families import conv_output
 from stepsight.kernels.machine import FEEDING, Machine, feeding_share
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
 
+_CONSTANTS = area("kernels")
+
 READS_BY_CHANNEL = frozenset({"fp16", "bf16"})
 """Types in which cuDNN's forward kernels read images by channel themselves: forwards of image models in NCHW
 on an RTX 4090 (cuDNN 9) leave no time for copies, nor do training steps of ResNet-50 on A100 and H100."""
-COPY_SHARE = {"nvidia": 0.86, "amd": 0.5}
-"""Share of memory bandwidth: VGG-13 on H100, fp32, 0.83 to 0.88; ResNet-18 on MI300X, bf16, 0.35 to 0.56
-(public traces)."""
+COPY_SHARE = _CONSTANTS.by_name("CONV_COPY_SHARE")
 
 
 def has_tensor_cores(dtype: str, spec: GpuSpec) -> bool:
@@ -109,8 +110,7 @@ REACH: Mapping[str, Reach] = {
     # ResNet-18 on MI300X in bf16, batch 512 (public traces): 0.36 to 0.39 of peak.
     "amd": Reach(0.40, 0.40, 0.85, 0.72, 0.72, 0.3, 10.0, 0.70, joined=True, cuts=True),
 }
-SPREAD = 0.12
-"""Steps of 28 image models in both layouts on one board lie 0.07 about their prediction, few layers apart."""
+SPREAD = _CONSTANTS.number("TILED_CONV_SPREAD")
 NOTE = "implicit GEMM in tiles on tensor cores"
 MEETING = 2.0
 """Loading, computing and storing of one tile overlap only with those of others."""

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import Dims, conv_output
 from stepsight.kernels.machine import Machine
+
+_CONSTANTS = area("kernels")
 
 FeatureSet = Callable[[Dims, FloatArray, Machine], dict[str, FloatArray]]
 
@@ -181,14 +184,9 @@ TILE = 128
 """Side of the output tiles, one on a multiprocessor at a time; the library counts them along m first."""
 SHARING = 2
 """Multiprocessors that look addresses up together."""
-REACH_BYTES: Mapping[str, float] = {"pascal": 80 * 2**20}
-"""Span whose addresses the buffer holds, where tables show an end to it. Pascal: linear layers of up to 2,048
-rows on P100 (fp32 GEMMs) reach 0.65 of peak up to here and 0.3 at ten times as much. V100, T4 and A100
-show no such limit."""
-WAITING = 2.0
-"""How much longer products take when every load waits, in times of the arithmetic (the same rows)."""
-SOFTNESS = 0.5
-"""Exponent of the span over the reach in the share of loads that find their address (the same rows)."""
+REACH_BYTES = _CONSTANTS.by_name("TLB_REACH_BYTES")
+WAITING = _CONSTANTS.number("TLB_WAITING")
+SOFTNESS = _CONSTANTS.number("TLB_SOFTNESS")
 
 
 def look_up_stretch(batch: Batch, machine: Machine) -> FloatArray:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.learned.model import TENSOR_CORES, LearnedModel
 from stepsight.kernels.machine import Machine, feeding_share
+
+_CONSTANTS = area("kernels")
 
 FILE = "boards.json"
 
@@ -26,8 +29,7 @@ DUAL_ISSUE_BOARD = "H100-SXM-80G"
 UNLIMITED = {"A100-SXM4-40G": "A100-PCIE-80G", "A100-SXM4-80G": "A100-PCIE-80G"}
 """Boards with a higher power limit (400 W) than the measured one (300 W), which keeps up 0.9 of its peak."""
 
-POWER_LIMITED = 0.7
-"""Boards that keep up less than this of their fp32 peak are limited by power (L4, P4)."""
+POWER_LIMITED = _CONSTANTS.number("POWER_LIMITED")
 
 TENSOR_SHARES = {
     "L4": 0.44,  # 72 W, as L40S reaches 0.5 at 350 W: no measurement of its own
@@ -108,18 +110,13 @@ RELATIVES = {"fp32": 2}
 """How many of the nearest measured GPUs stand in for an unmeasured one: two of the old and diverse
 fp32 generations, else one. Chosen by leaving GPUs out."""
 
-TRANSFER_SPREAD = {"gemm": 0.16, "attention": 0.20, "conv": 0.25}
-"""Standard deviation of ln(time) with a whole GPU left out (docs/accuracy.md)."""
+TRANSFER_SPREAD = _CONSTANTS.by_name("TRANSFER_SPREAD")
 USUAL_TRANSFER_SPREAD = 0.22
-SAME_FEEDING_SPREAD = 0.10
-"""Tensor cores fed as A100's are: linear layers on RTX 3090 and 2080 Ti lie 0.03 to 0.08 about its model."""
+SAME_FEEDING_SPREAD = _CONSTANTS.number("SAME_FEEDING_SPREAD")
 PER_DISTANCE = 0.03
-UNSEEN_SHAPES = {"linear": 0.05, "bmm": 0.15}
-"""Added to what a board's own operators scatter: other shapes meet other kernels of its library."""
-SIBLING_SPREAD = 0.05
-"""Added where another board of the same chip was measured."""
-OTHER_DTYPE_SPREAD = 0.05
-"""Added where a dtype is served by its sibling on the same chip."""
+UNSEEN_SHAPES = _CONSTANTS.by_name("UNSEEN_SHAPES")
+SIBLING_SPREAD = _CONSTANTS.number("SIBLING_SPREAD")
+OTHER_DTYPE_SPREAD = _CONSTANTS.number("OTHER_DTYPE_SPREAD")
 
 FP32_LANES = frozenset({"gemm", "conv"})
 """Families bound by arithmetic, whose boards' shares count."""
@@ -128,9 +125,7 @@ NO_BOARDS = Boards(())
 FIRST_PRINCIPLES = frozenset({("fp32", "bmm")})
 """Products whose tile is known better than what carries over from another GPU's library."""
 
-AMD_START_US = 3.5
-"""Longer start of products on AMD's GPUs: 21 of under 12 µs on MI300X take 6 to 8 µs where a relative's model
-says 3 to 4 (public traces)."""
+AMD_START_US = _CONSTANTS.number("AMD_GEMM_START_US")
 
 STAND_INS = {
     "fp16": ("fp16", "bf16"),

@@ -1,8 +1,8 @@
 """A launch: the runtime call and the GPU work it started; the GPU's clock; host waits that no call shows.
 
-A profiler converts the stamps of two clocks, not always well. No kernel begins before its launch call: a GPU's
-clock that says so runs early. Some versions do not record ``cudaEventSynchronize``: the wait shows as a long
-gap on the host that ends just after a long kernel did, too closely for chance.
+A profiler converts the stamps of two clocks, not always well. No kernel begins before its launch call: a
+GPU's clock that says so runs early. Some versions do not record ``cudaEventSynchronize``: the wait shows as a
+long gap on the host that ends just after a long kernel did, too closely for chance.
 """
 
 from __future__ import annotations

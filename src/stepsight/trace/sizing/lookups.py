@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from stepsight.kernels.embedding.traffic import LANE_VALUES, REGISTER_DIM, WARP_LANES
 from stepsight.program.aten.call import TensorFact
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
@@ -30,7 +28,6 @@ _BACKWARD_OP = re.compile(r"SplitLookupFunction|split_embedding_backward")
 _LOOKUP_OP = re.compile(
     r"(?:split|dense)_embedding_codegen_(?:lookup|forward)|_embedding_bag$|SplitLookupFunction|SplitNoWeight"
 )
-_INSTANCE = re.compile(r"split_embedding\w*<([^(]*)>\(")
 _SAMPLE_WEIGHTS = "grad_indice_weights"
 """The gradient of per-sample weights reads every row again, as a forward does."""
 _WIDTHS = (4, 2048)
@@ -56,8 +53,6 @@ class Lookups:
             if op not in found:
                 found[op] = self._from_backward(linked.ops[op])
             for event in launch.gpu:
-                lookup = found[op]
-                found[op] = _with_widest(lookup, event.name) if lookup else None
                 total[op] += 0.0 if _timed_alone(event) else event.dur
         self._backwards = {op: (lookup, total[op]) for op, lookup in found.items()}
 
@@ -71,7 +66,7 @@ class Lookups:
         if forward:
             call = self._linked.ops[op if op != NO_OP else launch.op]
             lookup = self._from_forward(call)
-            return (_kernel("embedding", call, _with_widest(lookup, event.name)) if lookup else None), 1.0
+            return (_kernel("embedding", call, lookup) if lookup else None), 1.0
         lookup, total_us = self._backwards.get(op, (None, 0.0))
         if lookup is None or self._by_itself(launch) or event.name.startswith(("Mem", "Copy")):
             return None, 1.0
@@ -183,33 +178,6 @@ def _indices_and_offsets(vectors: list[TensorFact], tables: int) -> tuple[Tensor
         if second.elements > tables + 1 and (second.elements - 1) % tables == 0
     ]
     return max(pairs, key=lambda p: p[0].elements, default=None)
-
-
-def _with_widest(lookup: Lookup, kernel: str) -> Lookup:
-    """The lookup with one table as wide as the kernel was compiled for, where all are taken as identical."""
-    widest, others = _widest(kernel), len(lookup.tables) - 1
-    if widest <= REGISTER_DIM or not others or len(set(lookup.tables)) > 1:
-        return lookup
-    first = lookup.tables[0]
-    rest = round((first.dim * (others + 1) - widest) / others)
-    if rest < LANE_VALUES or rest > widest:
-        return lookup
-    return replace(lookup, tables=(replace(first, dim=widest), *(replace(first, dim=rest),) * others))
-
-
-@lru_cache(maxsize=8192)
-def _widest(kernel: str) -> int:
-    """Values of the widest row that an instance of FBGEMM's kernels serves; 0 where its name does not tell.
-
-    Its last numbers are the vectors of four that a thread holds and the threads of a row; old ones have the
-    vectors alone, new ones, which also say whether there is a cache, the threads alone.
-    """
-    made = _INSTANCE.search(kernel)
-    values = made[1].split(", ") if made else []
-    numbers = [int(v.removesuffix("ul")) for v in values if v.removesuffix("ul").isdigit()]
-    if not numbers or (len(numbers) == 1 and {"true", "false"} & set(values)):
-        return 0
-    return numbers[0] * (numbers[1] if len(numbers) > 1 else WARP_LANES) * LANE_VALUES
 
 
 def _bag(inputs: list[TensorFact]) -> Lookup | None:
