@@ -71,10 +71,18 @@ def test_a_gradient_in_another_format_is_copied_first() -> None:
     assert {k.operator for k in made[1:]} == {"depthwise_cudnn"}
 
 
-@pytest.mark.parametrize(("cudnn", "width", "name"), [(8, 24, "grouped_direct"), (8, 8, ""), (9, 24, "")])
-def test_gradients_of_odd_groups_miss_the_tensor_cores_of_cudnn_8(cudnn: int, width: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("cudnn", "width", "stride", "name"),
+    [
+        (8, 64, 1, "grouped_direct"), (8, 24, 1, ""), (8, 24, 2, "grouped_direct"), (8, 8, 2, ""),
+        (9, 64, 2, ""),
+    ],
+)  # fmt: skip
+def test_gradients_of_wide_or_strided_groups_miss_the_tensor_cores_of_cudnn_8(
+    cudnn: int, width: int, stride: int, name: str
+) -> None:
     x, weight = tensor(4, 16 * width, 28, 28, dtype="fp16", last=True), tensor(16 * width, width, 3, 3)
-    arguments = {"grad_output": x, "input": x, "weight": weight, "groups": 16, "stride": [1, 1]}
+    arguments = {"grad_output": x, "input": x, "weight": weight, "groups": 16, "stride": [stride, stride]}
     backward = AtenCall("convolution_backward", (x, x, weight), (x, weight), arguments)
     made = [k for k in convolution_backward(backward, Precision(cudnn=cudnn)) if k.family.startswith("conv_")]
     assert [k.kind.variant for k in made] == [name, name]

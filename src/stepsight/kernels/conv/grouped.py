@@ -20,7 +20,7 @@ from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.tiled import PADDED, STEP, copies_us, has_tensor_cores, tiled_us
+from stepsight.kernels.conv.tiled import STEP, copies_us, has_tensor_cores, tiled_us
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
 from stepsight.program.variants import CUDNN, GROUPED_DIRECT
@@ -62,11 +62,13 @@ BLOCKED_GROUPS, FEWEST_GROUPS = 4, 16
 of 32 channels)."""
 INSTRUCTION = 16
 """Channels that a matrix instruction reduces over in half precision."""
-DIRECT_TAP_SLOTS, DIRECT_CHANNEL_SLOTS = 96.0, 27.0
-"""Instructions of a gradient's direct kernel per output and tap: address and bounds, and per channel two
-loads, their conversion to fp32 and a multiply-add; the mean of both gradients in whole training steps on an
-RTX 3090 (cuDNN 8.3: groups of 56, 8, 4 and 2 channels). Forwards run on tensor cores: those of the same
-models on an RTX 4090 take no longer than ResNeXt's of as many FLOPs."""
+DIRECT_TAP_SLOTS, DIRECT_SLOTS = 96.0, 9.0
+"""Instructions of a gradient's direct kernel per output and tap (address and bounds), and per channel of it
+(loads, conversions to fp32, a multiply-add)."""
+STRIDED_SLOTS, STRIDED_CHANNELS = 70.0, 64
+"""Per channel where a stride skips pixels, up to this many channels. Both are the means of two gradients in 50
+training steps on an RTX 3090 (cuDNN 8.3); fitted on one half of the model families they leave 11 and 13 % of
+the other's steps. Forwards run on tensor cores."""
 
 GROUP_TILE = 32
 """The narrowest tile of channels of implicit-GEMM kernels: groups of fewer channels waste the rest."""
@@ -162,8 +164,10 @@ def _blocked_us(batch: Batch, spec: GpuSpec) -> FloatArray:
 
 def _direct_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     d = batch.dims
-    loaded = np.ceil(d["c_in"] / d["groups"] / PADDED) * PADDED
-    slots = _outputs(batch) * d["kh"] * d["kw"] * (DIRECT_TAP_SLOTS + DIRECT_CHANNEL_SLOTS * loaded)
+    width = d["c_in"] / d["groups"]
+    strided = STRIDED_SLOTS * np.minimum(width, STRIDED_CHANNELS)
+    per_tap = DIRECT_TAP_SLOTS + np.where(d["stride"] > 1, strided, DIRECT_SLOTS * width)
+    slots = _outputs(batch) * d["kh"] * d["kw"] * per_tap
     return np.maximum(_memory_us(batch, spec, CUDNN_BANDWIDTH), _issue_us(slots, spec))
 
 

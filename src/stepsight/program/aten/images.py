@@ -50,20 +50,21 @@ class ConvBackend:
 
 BLOCKED_WIDTHS = (4, 8, 16, 32)
 FEWEST_GROUPS, BLOCKED_GROUPS = 16, 4
-WIDE = 64
+NARROW = 48
 
 
-def lacks_tensor_cores(family: str, c_in: int, c_out: int, groups: int) -> bool:
+def lacks_tensor_cores(c_in: int, c_out: int, groups: int, stride: int) -> bool:
     """Gradients of groups in channels_last for which cuDNN 8 has direct kernels alone.
 
-    Read off training steps of 26 models on an RTX 3090 (cuDNN 8.3): tensor cores run groups of equal widths
-    of 4, 8, 16 or 32 in multiples of four from 16 groups (eight of 32), and image gradients of multiples of
-    64. One version on one board: newer ones are not known to lack them.
+    Read off training steps of 50 models on an RTX 3090 (torch 1.12, cuDNN 8.3), which cuDNN benchmarked: with
+    stride 1 tensor cores run groups of up to 48 channels; with a larger stride, groups of equal widths of 4,
+    8, 16 or 32 in multiples of four from 16 groups (eight of 32). Newer versions are not known to lack them.
     """
     into, out = c_in // groups, c_out // groups
+    if stride == 1:
+        return into > NARROW
     many = groups >= FEWEST_GROUPS or (into == BLOCKED_WIDTHS[-1] and groups >= FEWEST_GROUPS // 2)
-    blocked = many and groups % BLOCKED_GROUPS == 0 and into == out and into in BLOCKED_WIDTHS
-    return not blocked and not (family == "conv_dgrad" and into % WIDE == 0)
+    return not (many and groups % BLOCKED_GROUPS == 0 and into == out and into in BLOCKED_WIDTHS)
 
 
 def conv_backend(image: TensorFact, weight: TensorFact, call: AtenCall) -> ConvBackend:
@@ -204,11 +205,10 @@ def convolution_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
     dtype = _dtype(backend, x.dtype, precision)
     transposed, groups = call.get("transposed", False), call.get("groups", 1)
 
-    def name(family: str) -> str:
-        old = precision.cudnn < 9 and groups > 1 and not backend.depthwise and backend.channels_last
-        lacks = old and lacks_tensor_cores(family, x.shape[1], gradient.shape[1], groups)
-        return GROUPED_DIRECT if lacks else backend.name
-
+    stride = max(_listed(call.get("stride", 1)))
+    old = precision.cudnn < 9 and groups > 1 and not backend.depthwise and backend.channels_last
+    lacks = old and lacks_tensor_cores(x.shape[1], gradient.shape[1], groups, stride)
+    name = GROUPED_DIRECT if lacks else backend.name
     mask = call.get("output_mask", (True, True, True))
     image, result = (gradient, x) if transposed else (x, gradient)
     kernels = _into_format(backend, gradient)
@@ -216,21 +216,12 @@ def convolution_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
         kernels += _into_format(backend, weight)
         family = "conv" if transposed else "conv_dgrad"
         kernels.append(
-            conv_kernel(family, image, weight, result, call, dtype, name(family), reordered=backend.reorders)
+            conv_kernel(family, image, weight, result, call, dtype, name, reordered=backend.reorders)
         )
     if mask[1]:
         kernels += _into_format(backend, x)
         kernels.append(
-            conv_kernel(
-                "conv_wgrad",
-                image,
-                weight,
-                result,
-                call,
-                dtype,
-                name("conv_wgrad"),
-                reordered=backend.reorders,
-            )
+            conv_kernel("conv_wgrad", image, weight, result, call, dtype, name, reordered=backend.reorders)
         )
     if mask[2]:
         channels = gradient.shape[1]
