@@ -187,7 +187,7 @@ def test_the_first_fsdp_and_synchronised_batch_norms_run_on_every_rank(tmp_path:
     assert sent["all_gather"] >= 2  # parameters, and the statistics of the batch norm
 
 
-def test_dropout_of_a_model_in_inference_mode_launches_nothing(tmp_path: Path) -> None:
+def test_in_inference_mode_dropout_launches_nothing_and_resizing_is_one_kernel(tmp_path: Path) -> None:
     text = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)).cuda().eval()
@@ -195,9 +195,12 @@ steps = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 for _ in range(5):
     with torch.inference_mode():
         model(torch.randn(4, 8, device="cuda"))
+        torch.nn.functional.interpolate(torch.randn(2, 3, 8, 8, device="cuda"), size=6, mode="bicubic")
     steps.step()
 """
-    assert not any(family.startswith("copy") for family, _ in families(captured(tmp_path, text)))
+    kernels = families(captured(tmp_path, text))
+    assert not any(family.startswith("copy") for family, _ in kernels)
+    assert kernels["pool", "fp32"] == 1 and not kernels["gather", "fp32"]
 
 
 def test_an_older_torch_loops_over_tensors_and_zeroes_gradients(tmp_path: Path) -> None:

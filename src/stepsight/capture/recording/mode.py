@@ -57,6 +57,7 @@ _STEADY = frozenset(("_amp_update_scale_",))
 """What they write stays as it is in a healthy run: a loss scale after steps without overflow."""
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _DEVICE = torch.ops.prim.device.default
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class CompiledRegions:
@@ -176,12 +177,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if self.functional is not None and func._schema.name.startswith(FUNCTIONAL):
             return self._functional(func, args, kwargs)
         if self._is_composite(func):  # not taken apart above: inference mode, or inside another dispatch
-            if name == "dropout" and not (args[1] and args[2]):
-                return args[0]  # as C++ returns it; torch's rule in Python copies it
-            with self:
-                whole = func.decompose(*args, **kwargs)
-            if whole is not NotImplemented:
-                return whole
+            with self:  # by C++, as on a GPU: torch's rules in Python differ (dropout copies)
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         with self._lock:
             return self._on_gpu(func, name, args, kwargs, tensors)
 

@@ -66,9 +66,9 @@ DIRECT_TAP_SLOTS, DIRECT_SLOTS = 96.0, 9.0
 """Instructions of a gradient's direct kernel per output and tap (address and bounds), and per channel of it
 (loads, conversions to fp32, a multiply-add)."""
 STRIDED_SLOTS, STRIDED_CHANNELS = 70.0, 64
-"""Per channel where a stride skips pixels, up to this many channels. Both are the means of two gradients in 50
-training steps on an RTX 3090 (cuDNN 8.3); fitted on one half of the model families they leave 11 and 13 % of
-the other's steps. Forwards run on tensor cores."""
+"""Per channel where a stride skips pixels, up to this many channels. Both are the means of two gradients in
+50 training steps on an RTX 3090 (cuDNN 8.3); fitted on one half of the model families they leave 11 and 13 %
+of the other's steps. Forwards run on tensor cores."""
 
 GROUP_TILE = 32
 """The narrowest tile of channels of implicit-GEMM kernels: groups of fewer channels waste the rest."""
