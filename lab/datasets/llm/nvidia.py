@@ -78,6 +78,8 @@ def nemo(row: Row) -> Case | str:
         "training": training,
         "parallel": parallel,
     }
+    if "w/o MTP" in row["model"]:
+        stated["mtp_layers"] = 0
     recipe = "nemo-2025" if bridge else "nemo-2023"
     return Case("", stated, recipe, settings, _platform(gpu, gpus))
 
@@ -117,6 +119,8 @@ MLP and overlap exchanges with the experts' GEMMs; rows with a footnote were mea
 def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict[str, Any]) -> None:
     """What the published recipes of a release set for mixtures of experts."""
     gpu = row["gpu"].removeprefix("DGX-")
+    if model == "deepseek-v3":
+        training["recompute"] = ["mla_up_proj", "mlp"] if gpu == "H100" else ["mla_up_proj"]
     parallel["expert_dispatch"] = "each" if (model, gpu) in _ALL_TO_ALL else "once"
     found = re.search(r":: (\d+)\.(\d+)", row.get("url_or_path", ""))
     release = (int(found[1]), int(found[2])) if found else (0, 0)

@@ -115,7 +115,7 @@ def _simumax(row: Row) -> Case | str:
         "parallel": parallel,
     }
     if model == "deepseek-v3":
-        stated["moe"] = _ONE_DENSE_LAYER
+        stated |= {"moe": _ONE_DENSE_LAYER, "mtp_layers": 0}
     more: dict[str, Any] = {"zero": 1} if axes["DP"] * axes["CP"] > 1 else {}
     if axes["TP"] > 1:
         more["sequence_parallel"] = True

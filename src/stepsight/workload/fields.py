@@ -10,15 +10,16 @@ from stepsight.inputs import check_limit, limit, number
 from stepsight.records import nearest
 
 LIMIT_OF = {
-    "layers": "LAYERS", "count": "TABLES",
-    **dict.fromkeys(("ranks", "data", "tensor", "pipeline", "context", "expert"), "RANKS"),
+    "layers": "LAYERS", "mtp_layers": "LAYERS", "count": "TABLES",
+    **dict.fromkeys(("ranks", "data", "tensor", "pipeline", "context", "expert", "expert_tensor"), "RANKS"),
 }  # fmt: skip
 """Fields whose limit is tighter than that of a size: programs and tables are built one by one."""
 
 
 ALIASES = {
     "tp": "parallel.tensor", "pp": "parallel.pipeline", "dp": "parallel.data", "cp": "parallel.context",
-    "ep": "parallel.expert", "vp": "parallel.virtual_stages", "zero": "parallel.zero",
+    "ep": "parallel.expert", "etp": "parallel.expert_tensor", "vp": "parallel.virtual_stages",
+    "zero": "parallel.zero",
     "micro_batch": "parallel.micro_batch", "mbs": "parallel.micro_batch",
     "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe",
     "framework": "training.framework", "precision": "training.precision",

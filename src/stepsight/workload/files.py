@@ -129,10 +129,13 @@ def _on_ranks(workload: Workload, ranks: int) -> Workload:
 def _on_fewest_ranks(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The document with as few data-parallel ranks as its experts and sharding groups can be spread over."""
     parallel = document.get("parallel", {})
-    sizes = [parallel.get(name, 1) for name in ("expert", "tensor", "context", "shard_group")]
-    experts, tensor, context, group = [size or 1 if isinstance(size, int) else size for size in sizes]
-    if not all(isinstance(size, int) and size > 0 for size in (experts, tensor, context, group)):
+    names = ("expert", "expert_tensor", "tensor", "context", "shard_group")
+    sizes = [parallel.get(name, 1) for name in names]
+    sizes = [size or 1 if isinstance(size, int) else size for size in sizes]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
         return document  # reading the fields says what is wrong
+    experts, parts, tensor, context, group = sizes
+    experts *= parts
     data = math.lcm(experts // math.gcd(experts, tensor * context), group // math.gcd(group, context))
     return document if data == 1 else {**document, "parallel": {**parallel, "data": data}}
 

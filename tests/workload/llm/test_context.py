@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stepsight.errors import InputError
 from stepsight.program.job import Kernel
 from stepsight.workload.llm.attention import attention_block, core
 from stepsight.workload.llm.config import LanguageConfig, read_language
@@ -51,3 +52,25 @@ def test_an_exchange_sends_all_three_in_and_the_result_back() -> None:
 def test_heads_of_keys_are_repeated_or_divided_over_the_ranks() -> None:
     assert config(kv_heads=2, context=4, context_kind="all_to_all").layout.context == 4
     assert config(kv_heads=2, context=4, context_kind="ring").layout.context == 4
+
+
+def test_parts_one_after_the_other_load_the_last_rank() -> None:
+    """It sees everything before its own part: (0.5 + 7) / (0.5 + 7 / 2) of a balanced rank's pairs."""
+    even, uneven = (
+        sum(map(looked_at, core(config(context=8, context_balanced=balanced)).forward))
+        for balanced in (True, False)
+    )
+    assert uneven == pytest.approx(even * 7.5 / 4)
+    with pytest.raises(InputError, match="context_balanced"):
+        config(context_balanced=False)
+
+
+def test_attention_stays_inside_the_documents_of_a_packed_sequence() -> None:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096,
+        "vocab": 8192, "sequence": 4096, "global_batch": 8, "parallel": {"micro_batch": 1},
+    }  # fmt: skip
+    whole, packed = (read_language({**document, "document_tokens": n}, "test") for n in (0, 512))
+    assert sum(map(looked_at, core(packed).forward)) == sum(map(looked_at, core(whole).forward)) / 8
+    with pytest.raises(InputError, match="document_tokens"):
+        read_language({**document, "document_tokens": 1000}, "test")

@@ -50,3 +50,10 @@ def test_an_encoder_s_output_goes_along_between_stages_of_the_decoder() -> None:
 def test_an_encoder_and_its_decoder_are_not_interleaved() -> None:
     with pytest.raises(Exception, match="virtual_stages: an encoder"):
         config("t5-v1.1-xl", pipeline=4, virtual_stages=2)
+
+
+@pytest.mark.parametrize(("virtual", "counts"), [(1, [*[4] * 15, 1]), (2, [1, *[2] * 30, 0])])
+def test_layers_that_predict_further_tokens_lie_on_the_last_piece(virtual: int, counts: list[int]) -> None:
+    """Megatron's layouts of DeepSeek-V3."""
+    c = config("deepseek-v3", pipeline=16, virtual_stages=virtual)
+    assert [p.layers for p in pieces(c)] == counts

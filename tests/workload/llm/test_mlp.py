@@ -6,18 +6,24 @@ from typing import Any
 
 import pytest
 
-from stepsight.workload.llm.config import read_language
+from stepsight.errors import InputError
+from stepsight.workload.llm.config import LanguageConfig, read_language
 from stepsight.workload.llm.layer import layer_work
 
 
-def product_flops(**parallel: Any) -> float:
-    """FLOPs of a layer's products, forward, on one rank."""
+def config(moe: dict[str, Any] | None = None, **parallel: Any) -> LanguageConfig:
     document = {
         "kind": "transformer", "family": "mixtral", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096,
-        "vocab": 8192, "sequence": 1024, "global_batch": 16, "moe": {"experts": 8, "active": 2, "ffn": 2048},
+        "vocab": 8192, "sequence": 1024, "global_batch": 16,
+        "moe": {"experts": 8, "active": 2, "ffn": 2048, **(moe or {})},
         "training": {"framework": "torchtitan"}, "parallel": {"micro_batch": 1, **parallel},
     }  # fmt: skip
-    work = layer_work(read_language(document, "test"), experts=True)
+    return read_language(document, "test")
+
+
+def product_flops(moe: dict[str, Any] | None = None, **parallel: Any) -> float:
+    """FLOPs of a layer's products, forward, on one rank."""
+    work = layer_work(config(moe, **parallel), experts=True)
     sizes = [(dict(k.dims), n) for k, n in work.forward.kernels.items() if k.family == "gemm"]
     return sum(n * 2 * d["batch"] * d["m"] * d["n"] * d["k"] for d, n in sizes)
 
@@ -26,3 +32,28 @@ def product_flops(**parallel: Any) -> float:
 def test_experts_share_their_work_out_over_tensor_ranks_once(how: dict[str, Any]) -> None:
     """But for the router, which sees every token on each of them."""
     assert product_flops(tensor=4, **how) == pytest.approx(product_flops() / 4, rel=0.01)
+
+
+def test_a_cut_expert_computes_as_much_and_gathers_its_tokens() -> None:
+    whole, cut = ({"tensor": 4, "expert": 2, "expert_tensor": t} for t in (1, 2))
+    assert product_flops(**cut) == pytest.approx(product_flops(**whole), rel=0.01)
+    work = layer_work(config(**cut), experts=True)
+    kinds = [m.kind for m in work.forward.messages if m.axis == "expert tensor"]
+    assert kinds == ["all_gather", "reduce_scatter"]
+    one, two = (layer_work(config(**how), experts=True).expert_parameters for how in (whole, cut))
+    assert two == one / 2
+
+
+@pytest.mark.parametrize("parallel", [{"expert_tensor": 2}, {"expert": 2, "tensor": 4, "expert_tensor": 3}])
+def test_experts_are_cut_over_tensor_ranks_of_spread_out_experts(parallel: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="expert_tensor"):
+        config(**parallel)
+
+
+def test_a_capacity_factor_pads_or_drops_tokens() -> None:
+    spread = {"expert": 4, "data": 4}
+    assert product_flops({"capacity_factor": 1.0}, **spread) == product_flops(**spread)
+    padded = product_flops({"capacity_factor": 1.5}, **spread)
+    assert padded == pytest.approx(product_flops({"imbalance": 1.5}, **spread))
+    with pytest.raises(InputError, match="imbalance"):
+        config({"capacity_factor": 1.5, "imbalance": 1.2})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stepsight.workload.files import load_model
+from stepsight.workload.llm.config import read_language
 from stepsight.workload.llm.cut import pieces
+from stepsight.workload.llm.stages import Pieces
 from stepsight.workload.llm.workload import LanguageWorkload
 
 
@@ -39,3 +41,16 @@ def test_every_layer_is_on_one_stage(stages: int, framework: str) -> None:
 def test_nanotron_spares_the_stage_of_the_head() -> None:
     found = counts(32, 4, "nanotron")
     assert found[-1] < found[0]
+
+
+def test_a_layer_that_predicts_a_further_token_adds_itself_and_a_head() -> None:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096,
+        "vocab": 8192, "sequence": 1024, "batch_per_rank": 4,
+        "parallel": {"pipeline": 2, "virtual_stages": 1},
+    }  # fmt: skip
+    plain, further = (read_language({**document, "mtp_layers": n}, "test") for n in (0, 1))
+    last = [Pieces(c, 1).work(pieces(c)[-1]) for c in (plain, further)]
+    assert [run.label for run in last[1].forward][-2:] == ["mtp", "head"]
+    assert last[1].head_bytes == 2 * last[0].head_bytes
+    assert further.model.flops_per_token(1024) > plain.model.flops_per_token(1024)

@@ -34,7 +34,6 @@ def test_a_plain_configuration_leaves_nothing_out() -> None:
     ("field", "value"),
     [
         ("quantization_config", {"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "nf4"}),
-        ("num_nextn_predict_layers", 1),
         ("moe_layer_freq", 2),
         ("attn_logit_softcapping", 50.0),
         ("memory_layers", 4),  # whatever that may be, it looks like work

@@ -13,33 +13,25 @@ from stepsight.simulate.price import COMMUNICATION
 from stepsight.workload.llm.build import schedule
 from stepsight.workload.llm.config import LanguageConfig
 
-AXES = ("tensor", "context", "expert", "data", "shard", "copies", "expert data", "world", PIPELINE)
+AXES = (
+    "tensor", "context", "expert", "expert tensor", "data", "shard", "copies", "expert data", "world",
+    PIPELINE,
+)  # fmt: skip
 """Axes of parallelism by the names of their groups."""
-METHOD_SPREAD = 0.05
-"""What is left when every kernel and collective is right, on one node."""
-NODE_SPREAD = 0.035
-"""The same for every doubling of the nodes: networks, stragglers and layouts differ."""
-REACH: Mapping[str, float] = {
-    "eager": 1.51, "eager nodes": 0.91, "internevo": 0.3, "internevo nodes": 0.32, "llm-foundry": 0.86,
-    "llm-foundry nodes": 0.39, "megatron": 1.0, "megatron experts": 1.28, "megatron experts nodes": 1.38,
-    "megatron nodes": 0.4, "megatron-deepspeed": 1.07, "megatron-deepspeed nodes": 0.8, "nanotron": 0.49,
-    "nanotron nodes": 0.46, "scaling nodes": 0.55, "torchtitan": 1.0, "torchtitan nodes": 0.6,
-    "jax": 4.0, "jax nodes": 2.84,
+METHOD_SPREAD: Mapping[str, float] = {
+    "megatron": 0.035, "megatron-deepspeed": 0.115, "llm-foundry": 0.115, "internevo": 0.115,
+    "scaling": 0.115, "nanotron": 0.115, "torchtitan": 0.115, "deepspeed": 0.115, "eager": 0.115,
 }  # fmt: skip
-"""By `spread_class`: times this the spread holds 90 % of the rows of the class, each predicted without its
-group, in the state that its time tells (``lab fit llm`` prints them; sources of a class weigh equally).
-Megatron's, torchtitan's and scaling's are those of an earlier fit, with which all rows of their sources do.
-Not below 0.3."""
-NODES = " nodes"
-"""The end of a class over nodes."""
-UNKNOWN_REACH = (2.5, 1.7)
-"""The same for frameworks without rows, on one node and on many: rows predicted without their source."""
+"""By framework: the spread that is left when every kernel and collective is as far off as its own says.
+Chosen so that about 90 % of the rows of five sources of Megatron, and of nine of the others, lie inside,
+sources weighing equally; with a source left out 87 to 100 % of its rows do, of two with 5 and 14 rows 60 and
+71 %."""
+UNKNOWN_METHOD = 0.35
+"""The same of frameworks without published rows, as JAX's 15 rows have it."""
+EXPERTS_SPREAD = 0.19
+"""What mixtures of experts add: routing, and launches of many small kernels."""
 INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
-SOURCE_SPREAD = 0.066
-"""Standard deviation of ln(sustained clock) between 24 pairs of a published source and a GPU generation, as
-`python -m lab fit llm` finds them: cooling, power limits and builds of libraries, unknown on a machine that
-nobody has published steps of."""
 HOST_SPREAD = 0.12
 """Host work of a framework on another machine of the same era."""
 
@@ -75,13 +67,13 @@ class LanguageStep:
         found = self.walk.priced.dynamic_j
         return None if found is None else found * self.c.ranks / self.c.layout.pipeline
 
-    def answer(self, *, known_source: bool = False) -> Quick:
-        """The step with its interval; ``known_source``: other steps of this machine set its constants."""
+    def answer(self) -> Quick:
+        """The step with its interval."""
         names = self.walk.names()
         asked = [Question(slow=name) for name in names] + [Question(host=1 + HOST_SPREAD)]
         step_us, *slow = self.walk.steps_us([AS_PRICED, *asked]).tolist()
         spreads = {n: abs(us / step_us - 1) for n, us in zip((*names, HOST), slow, strict=True)}
-        factor = interval_factor(self.c, self.platform, spreads.values(), known_source=known_source)
+        factor = interval_factor(self.c, spreads.values())
         return Quick(step_us, step_us / factor, step_us * factor, spreads)
 
     def sensitivities(self, step_us: float) -> tuple[Sensitivity, ...]:
@@ -132,34 +124,8 @@ def quick(c: LanguageConfig, platform: Platform) -> Quick:
     return LanguageStep(c, platform).answer()
 
 
-def interval_factor(
-    c: LanguageConfig, platform: Platform, spreads: Iterable[float], *, known_source: bool = False
-) -> float:
-    """How far the 90 % interval reaches each way.
-
-    Rows over nodes come from few clusters, whose constants are known: on a machine that nobody measured, a
-    job over nodes is no surer than one on a single node.
-    """
-    kind, spreads = spread_class(c, platform), tuple(spreads)
-    spread = _reach(kind) * step_spread(c, platform, spreads)
-    if known_source:
-        return math.exp(INTERVAL_SIGMAS * spread)
-    on_one_node = _reach(kind.removesuffix(NODES)) * math.hypot(METHOD_SPREAD, *spreads)
-    return math.exp(INTERVAL_SIGMAS * math.hypot(max(spread, on_one_node), SOURCE_SPREAD))
-
-
-def _reach(kind: str) -> float:
-    return REACH.get(kind, UNKNOWN_REACH[kind.endswith(NODES)])
-
-
-def spread_class(c: LanguageConfig, platform: Platform) -> str:
-    """Configurations similar in what the method may miss: framework, experts, one node or many."""
-    many = c.ranks > platform.spec.gpus_per_node
-    experts = " experts" if c.model.experts else ""
-    return f"{c.framework.name}{experts}{NODES if many else ''}"
-
-
-def step_spread(c: LanguageConfig, platform: Platform, spreads: Iterable[float]) -> float:
-    """The spread of the step from those of kernels, collectives and the host, and the number of nodes."""
-    nodes = -(-c.ranks // platform.spec.gpus_per_node)
-    return math.hypot(METHOD_SPREAD, NODE_SPREAD * math.log2(nodes), *spreads)
+def interval_factor(c: LanguageConfig, spreads: Iterable[float]) -> float:
+    """How far the 90 % interval reaches each way, from the spreads of kernels, collectives and the host."""
+    method = METHOD_SPREAD.get(c.framework.name, UNKNOWN_METHOD)
+    experts = EXPERTS_SPREAD if c.model.experts else 0.0
+    return math.exp(INTERVAL_SIGMAS * math.hypot(method, experts, *spreads))

@@ -31,7 +31,7 @@ def predict_language(
     """The step of a language model on a platform, explained."""
     timeline = walk_language(c, platform, steps=steps)
     sensitive = LanguageStep(c, platform).sensitivities(timeline.step_us)
-    factor = interval_factor(c, platform, (s.step_spread for s in sensitive))
+    factor = interval_factor(c, (s.step_spread for s in sensitive))
     scale = c.ranks / timeline.priced.job.ranks
     dynamic_j = timeline.priced.dynamic_j
     timeline = replace(timeline, priced=replace(timeline.priced, dynamic_j=dynamic_j and scale * dynamic_j))

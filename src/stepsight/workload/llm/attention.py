@@ -139,7 +139,7 @@ def core(c: LanguageConfig) -> ForwardBackward:
         dim = 128
         heads = round(heads * (m.latent.nope_dim + m.latent.rope_dim + m.latent.v_dim) / 2 / dim)
         kv_heads = heads
-    batch, length = c.micro_batch, c.sequence
+    batch, length = c.micro_batch * c.sequence // c.attended, c.attended
     if m.window and m.window < length:
         full = m.unwindowed_layers / m.layers
         seen = int(m.window + full * (length / 2 - m.window))
@@ -153,7 +153,9 @@ def core(c: LanguageConfig) -> ForwardBackward:
         )  # fmt: skip
     own = length // parts
     both = ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, own, dim, causal=m.causal)
-    for _ in range(parts - 1):  # Each step sees half of another rank's keys (all of them where not causal).
-        seen = own // 2 if m.causal else own
+    for _ in range(parts - 1):
+        # Each step sees half of another rank's keys; all of them where not causal, and on the last rank where
+        # parts of the sequence lie one after the other.
+        seen = own // 2 if m.causal and c.layout.context_balanced else own
         both += ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, seen, dim, causal=False)
     return both

@@ -28,6 +28,7 @@ class Blocks:
             "tensor": s.group("tensor"),
             "context": s.group("context"),
             "expert": s.experts(),
+            "expert tensor": s.expert_parts(),
             "data": s.replicas(),
             "shard": s.shard(),
             "copies": s.shard_copies(),

@@ -63,8 +63,10 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         ("schedule", s.pipeline > 1, ("1f1b",)),
         ("virtual_stages", s.pipeline > 1, (1,)),
         ("context_kind", s.context > 1, (parallel.defaults.get("context_kind", "ring"),)),
+        ("context_balanced", s.context > 1 and s.context_kind != "all_to_all" and m.causal, (True,)),
         ("expert_dispatch", s.expert > 1, ("each",)),
         ("expert_overlap", s.expert > 1, ("none", False)),
+        ("expert_tensor", s.expert > 1, (1,)),
         ("shard_group", s.zero > 0, (0,)),
         ("reshard", s.zero == 3, (True,)),
         ("prefetch", s.zero > 0, (False,)),
@@ -140,12 +142,19 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         "has no effect: there is no other micro-batch whose compute could run alongside exchanges",
         'set a smaller micro_batch, or "experts"',
     )
+    refuse(
+        parallel,
+        "expert_tensor",
+        s.tensor % s.expert_tensor != 0 or (m.experts is not None and m.experts.ffn % s.expert_tensor != 0),
+        f"{s.expert_tensor} does not divide tensor = {s.tensor} and the experts' ffn",
+        "use a divisor",
+    )
     inside = s.tensor * s.context * s.data
     refuse(
         parallel,
         "expert",
-        inside % s.expert != 0,
-        f"{s.expert} does not divide the {inside} ranks of a stage",
+        inside % (s.expert * s.expert_tensor) != 0,
+        f"{s.expert * s.expert_tensor} does not divide the {inside} ranks of a stage",
         "use a divisor of tensor × context × data",
     )
     refuse(

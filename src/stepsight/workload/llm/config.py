@@ -148,6 +148,8 @@ class LanguageConfig:
 
     ``batch_per_rank``: sequences that a data-parallel replica sees per step; ``states_batch``: whether the
     description gives them, or `DEFAULT_BATCH` stands in.
+    ``document_tokens``: tokens of each document in a packed sequence, inside which attention stays (zero: the
+    whole sequence is one).
     ``notes``: what the description says that the answer does not hold. ``recipe`` names the training stack,
     ``differs`` lists the settings that the description states otherwise than the recipe does. ``left_open``:
     settings that the platform decides (``attention``, ``recompute``, ``micro_batch``; `resolved`).
@@ -161,6 +163,7 @@ class LanguageConfig:
     training: LanguageTraining
     layout: Layout
     framework: Framework
+    document_tokens: int = 0
     states_batch: bool = field(default=True, compare=False)
     source: str = field(default="", compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -181,6 +184,11 @@ class LanguageConfig:
     def tokens(self) -> int:
         """Tokens of one micro-batch on one rank."""
         return self.micro_batch * self.sequence // self.layout.context
+
+    @property
+    def attended(self) -> int:
+        """Tokens of the sequence inside which attention looks."""
+        return self.document_tokens or self.sequence
 
     @property
     def tokens_per_step(self) -> int:
@@ -229,6 +237,11 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
         training_fields.anything(key, "")
     training = _training(training_fields, family, recipe, gpu)
     sequence = fields.integer("sequence")
+    document_tokens = fields.integer("document_tokens", 0, least=0)
+    if document_tokens and sequence % document_tokens:
+        raise fields.fail(
+            "document_tokens", f"{document_tokens} does not divide sequence = {sequence}", "use a divisor"
+        )
     layout, batch = read_layout(fields, parallel, recipe, framework, model, half=training.half)
     name = fields.text("name", Path(source).stem)
     notes = _notes(fields, sequence)
@@ -237,7 +250,8 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
         section.finish(sections)
     stated = fields.has("global_batch") or fields.has("batch_per_rank")
     config = LanguageConfig(
-        name, family, model, sequence, batch, training, layout, framework, stated, source, notes, recipe.name,
+        name, family, model, sequence, batch, training, layout, framework, document_tokens, stated, source,
+        notes, recipe.name,
         (*_differences("training", training_fields), *_differences("parallel", parallel)),
         _left_open(fields, training_fields, parallel),
     )  # fmt: skip

@@ -47,7 +47,8 @@ def pieces(c: LanguageConfig) -> list[Piece]:
     if n == 1:
         return [Piece(0, m.layers, True, True, m.encoder_layers)]
     if not m.encoder_layers:
-        counts = _by_cost(c) if c.framework.stages_by_cost else _even(m.layers, n)
+        even = _before_mtp(m.layers, m.mtp_layers, n) if m.mtp_layers else _even(m.layers, n)
+        counts = _by_cost(c) if c.framework.stages_by_cost else even
         return _one_behind_the_other([0] * n, counts)
     k = _encoder_pieces(c)
     return _one_behind_the_other(
@@ -75,6 +76,20 @@ def _even(layers: int, n: int) -> list[int]:
         each = (layers + ENDS) // n
         return [each - 1, *[each] * (n - 2), each - 1]
     return [layers // n + (0 < i <= layers % n) for i in range(n)]
+
+
+def _before_mtp(layers: int, mtp_layers: int, n: int) -> list[int]:
+    """The last piece also holds the layers that predict further tokens and a head for each, each counted as a
+    layer: it gets as many ordinary ones as make the fullest piece the least full (Megatron's layouts of
+    DeepSeek-V3: fifteen times 4 and 1 in 16 pieces; 1, thirty times 2 and 0 in 32)."""
+    ends = 2 * mtp_layers + 1
+
+    def fullest(last: int) -> int:
+        return max(-(-(layers - last) // (n - 1)), last + ends)
+
+    last = min(range(layers // n + 1), key=fullest)
+    each, more = divmod(layers - last, n - 1)
+    return [*(each + (0 < i <= more) for i in range(n - 1)), last]
 
 
 def _shared_out(layers: int, n: int) -> list[int]:

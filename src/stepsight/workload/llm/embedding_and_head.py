@@ -9,7 +9,7 @@ from stepsight.program.job import Kernel
 from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.layer import LayerWork, accumulate, as_one_layer_sees
+from stepsight.workload.llm.layer import LayerWork, accumulate, as_one_layer_sees, layer_work
 from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message, Pass
 
@@ -108,6 +108,24 @@ def _head_work(c: LanguageConfig) -> LayerWork:
         Pass.of(both.backward, backward),
         own + m.hidden,
         0.0,
+    )
+
+
+def mtp_work(c: LanguageConfig, recompute: str) -> LayerWork:
+    """A layer that predicts one more token: the next token's embedding and the hidden state, each normed, are
+    projected together; then an ordinary layer. The head that follows is the model's own."""
+    m, dtype, n = c.model, c.training.dtype, float(c.tokens)
+    layer, table = layer_work(c, experts=m.experts is not None, recompute=recompute), embedding_work(c)
+    both = ForwardBackward()
+    for _ in range(2):
+        both += ops.norm(m.norm, dtype, n, m.hidden, fused=c.training.fused_norm or c.training.compiled)
+    both += ops.linear(dtype, dtype, n, m.hidden / c.layout.tensor, 2 * m.hidden)
+    both.kept_bytes += 2 * dtype_bytes(dtype) * n * m.hidden
+    return LayerWork(
+        table.forward + Pass.of(both.forward, (), both.kept_bytes) + layer.forward,
+        layer.backward + Pass.of(both.backward) + table.backward,
+        layer.parameters + m.mtp_projection_parameters / c.layout.tensor,
+        layer.expert_parameters,
     )
 
 

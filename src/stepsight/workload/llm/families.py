@@ -67,7 +67,10 @@ def read_model(fields: Fields) -> LanguageModel:
         patches=fields.integer("patch_values", 588) if family == "vit" else 0,
         qk_norm=fields.flag("qk_norm", usual.get("qk_norm", False)),
         head=fields.choice("head", ("lm", "none"), "lm"),
+        mtp_layers=fields.integer("mtp_layers", 0, least=0),
     )
+    if model.mtp_layers and (model.encoder_layers or model.head == "none" or not model.causal):
+        raise fields.fail("mtp_layers", "only a decoder with a head predicts further tokens", "leave it out")
     if model.full_layers and (not model.window or model.window_every > 1):
         raise fields.fail(
             "full_layers", "counts the layers that see beyond a window", "give window, and no window_every"
@@ -95,6 +98,7 @@ def _experts(fields: Fields) -> Experts | None:
         groups=moe.integer("groups", 0, least=0),
         active_groups=moe.integer("active_groups", 0, least=0),
         imbalance=moe.number("imbalance", 1.0, least=1.0),
+        capacity_factor=moe.number("capacity_factor", 0.0, least=0.0),
         bias=moe.flag("bias", False),
     )
     moe.finish()
@@ -103,6 +107,8 @@ def _experts(fields: Fields) -> Experts | None:
         raise moe.fail("dense_layers", f"of {layers} layers none would have experts", "use fewer")
     if found.active > found.count:
         raise moe.fail("active", f"{found.active} of {found.count} experts cannot be active", "use fewer")
+    if found.capacity_factor and moe.has("imbalance"):
+        raise moe.fail("imbalance", "has no effect: a capacity_factor gives experts equally many", "drop it")
     if bool(found.groups) != bool(found.active_groups) or found.active_groups > found.groups:
         raise moe.fail(
             "active_groups",

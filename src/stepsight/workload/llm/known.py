@@ -108,7 +108,8 @@ _COUNTS = (
     "n_routed_experts", "num_experts", "moe_intermediate_size", "num_experts_per_tok", "n_shared_experts",
     "shared_expert_intermediate_size", "first_k_dense_replace", "decoder_sparse_step", "q_lora_rank",
     "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "sliding_window",
-    "sliding_window_pattern", "max_window_layers", "n_group", "topk_group", "expansion_ratio",
+    "sliding_window_pattern", "max_window_layers", "num_nextn_predict_layers", "n_group", "topk_group",
+    "expansion_ratio",
 )  # fmt: skip
 """Fields of a configuration that are whole numbers where they are given."""
 _READ = frozenset({*_COUNTS, "tie_word_embeddings", "feed_forward_proj", "use_sliding_window", "layer_types"})
@@ -206,6 +207,8 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         sizes["longest_sequence"] = longest
     try:
         sizes |= _window(config, sizes["layers"]) | _moe(config) | _mla(config)
+        if config.get("num_nextn_predict_layers"):
+            sizes["mtp_layers"] = config["num_nextn_predict_layers"]
     except KeyError as missing:
         raise InputError(f"{where}: {missing.args[0]}", "is missing", "add it to the configuration") from None
     return _with_unmodelled(sizes, not_modelled(config, _READ))

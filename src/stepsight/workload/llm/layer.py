@@ -46,7 +46,8 @@ def as_one_layer_sees(c: LanguageConfig) -> LanguageConfig:
     sharded = s.zero == 3
     layout = Layout(
         tensor=s.tensor, sequence_parallel=s.sequence_parallel, async_tensor=s.async_tensor,
-        context=s.context, context_kind=s.context_kind, expert=s.expert, expert_dispatch=s.expert_dispatch,
+        context=s.context, context_kind=s.context_kind, context_balanced=s.context_balanced,
+        expert=s.expert, expert_tensor=s.expert_tensor, expert_dispatch=s.expert_dispatch,
         expert_overlap=s.expert_overlap, zero=3 if sharded else 0,
         shard_group=s.sharded_over if sharded else 0, pipeline=min(2, s.pipeline), micro_batches=several,
         data=min(2, s.data) if c.framework.plain else 1,
@@ -132,7 +133,7 @@ def layer_parameters(c: LanguageConfig, *, experts: bool, cross: bool = False) -
     e = m.experts
     shared = m.expert_parameters * e.shared_ffn / e.ffn
     dense = (attention + shared) / s.tensor + m.norm_parameters + m.hidden * e.count
-    split = s.expert if s.expert > 1 else s.tensor
+    split = s.expert * s.expert_tensor if s.expert > 1 else s.tensor
     return dense, m.expert_parameters * e.count / split
 
 

@@ -29,9 +29,12 @@ class Layout:
     replicas of the groups (hybrid sharding). ``reshard``: ZeRO-3 gathers parameters again for the backward
     pass. ``prefetch``: gathering parameters overlaps with compute: ZeRO-3's of the next layers, ZeRO-1's and
     2's of the last update with the first forward pass; else compute waits for them.
-    Experts are spread over ``expert`` ranks; ``expert_dispatch``: a token is sent to ``each`` of its experts,
+    Experts are spread over ``expert`` ranks, each cut over ``expert_tensor`` neighbours, which gather their
+    tokens and sum their results; ``expert_dispatch``: a token is sent to ``each`` of its experts,
     or ``once`` to a node or rank with several; ``expert_overlap``: all_to_all overlaps with the GEMMs of
     ``experts`` (Megatron) or with ``all`` that another micro-batch computes (DeepSeek's DualPipe).
+    ``context_balanced``: every rank of a split sequence has an early and a late part of it, so that all look
+    at as many pairs; without it the last rank looks at nearly twice the mean.
     ``virtual_stages``: pieces of the model on each rank of an interleaved pipeline. ``order`` lists the axes,
     innermost (neighbouring ranks) first.
     """
@@ -45,7 +48,9 @@ class Layout:
     virtual_stages: int = 1
     context: int = 1
     context_kind: str = "ring"
+    context_balanced: bool = True
     expert: int = 1
+    expert_tensor: int = 1
     expert_dispatch: str = "each"
     expert_overlap: str = "none"
     zero: int = 0
@@ -87,7 +92,7 @@ class Layout:
     @property
     def experts_shared_over(self) -> int:
         """The same for experts: with expert parallelism, the ranks that hold the same ones."""
-        copies = self.tensor * self.context * self.data // self.expert
+        copies = self.tensor * self.context * self.data // (self.expert * self.expert_tensor)
         return self.sharded_over if self.expert == 1 else min(copies, self.sharded_over)
 
     @property
@@ -129,12 +134,19 @@ class Layout:
         return self.replicas(stage)[:: self.sharded_over]
 
     def experts(self, stage: int = 0) -> tuple[int, ...]:
-        """The ranks that share out the experts: neighbours along tensor, context and data."""
-        return self.group("tensor", "context", "data", stage=stage)[: self.expert]
+        """The ranks that share out the experts: neighbours along tensor, context and data; one of each group
+        that an expert is cut over."""
+        ranks = self.group("tensor", "context", "data", stage=stage)
+        return ranks[: self.expert * self.expert_tensor : self.expert_tensor]
+
+    def expert_parts(self) -> tuple[int, ...]:
+        """The ranks that an expert is cut over."""
+        return self.group("tensor")[: self.expert_tensor]
 
     def expert_replicas(self, stage: int = 0) -> tuple[int, ...]:
         """The ranks that hold the same experts."""
-        return self.group("tensor", "context", "data", stage=stage)[:: self.expert]
+        step = self.expert * self.expert_tensor
+        return self.group("tensor", "context", "data", stage=stage)[::step]
 
 
 def read_layout(
@@ -173,7 +185,9 @@ def read_layout(
         virtual_stages=virtual,
         context=context,
         context_kind=parallel.choice("context_kind", CONTEXT_KINDS, "ring"),
+        context_balanced=parallel.flag("context_balanced", True),
         expert=parallel.integer("expert", 1),
+        expert_tensor=parallel.integer("expert_tensor", 1),
         expert_dispatch=parallel.choice("expert_dispatch", DISPATCH, "each"),
         expert_overlap=_expert_overlap(parallel, batch // micro),
         zero=zero,

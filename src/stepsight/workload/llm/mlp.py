@@ -95,7 +95,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     spread_out = s.expert > 1
     own = c.tokens / (s.tensor if spread_out else shared_over(c))
     rows = own if spread_out else float(c.tokens)  # experts split like an MLP see the tokens of all ranks
-    ffn = x.ffn if spread_out else x.ffn / s.tensor
+    ffn = x.ffn / (s.expert_tensor if spread_out else s.tensor)
     both = ops.norm(m.norm, dtype, own, m.hidden, fused=c.training.fused_norm)
     modules = {"layernorm": Module(tuple(both.forward), e * c.tokens / shared_over(c) * m.hidden)}
     both.kept_bytes += modules["layernorm"].bytes
@@ -112,7 +112,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     move = ops.stream("permute", dtype, routed * m.hidden, e, e)
     both += ForwardBackward([move], [move], input_bytes(c, "mlp") * routed * m.hidden)
     local = max(1, x.count // s.expert)
-    each = routed * x.imbalance / local
+    each = routed * x.load * s.expert_tensor / local
     fused = c.training.fused_experts
     into = _expert_product(c, local, each, (2 if m.gated else 1) * ffn, m.hidden)
     out = _expert_product(c, local, each, m.hidden, ffn, cast_input=False)
@@ -144,8 +144,12 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     if spread_out and s.expert_dispatch == "each" and local > 1:  # received by rank, sorted by expert
         both += ForwardBackward([move, move], [move, move])
     if spread_out:
-        selected += e * routed * (1 + x.imbalance) * m.hidden
-        forward, backward = _exchanges(c, x, e * routed * m.hidden * x.imbalance, into, out)
+        selected += e * routed * (1 + x.load) * m.hidden
+        forward, backward = _exchanges(c, x, e * routed * m.hidden * x.load, into, out)
+        if s.expert_tensor > 1:  # tokens of all parts of an expert are gathered, its results summed
+            whole = e * routed * m.hidden * x.load * s.expert_tensor
+            around = [Message("expert tensor", k, whole, dtype) for k in ("all_gather", "reduce_scatter")]
+            forward, backward = [*forward, *around], [*backward, *around]
     else:
         forward, backward = tensor_messages(c, c.tokens * m.hidden, ForwardBackward(), ForwardBackward())
     modules["moe"] = Module(experts, inside, tuple(forward) if spread_out else ())

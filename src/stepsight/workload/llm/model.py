@@ -12,8 +12,9 @@ class Experts:
     ``ffn`` is one expert's width, ``shared_ffn`` that of the experts every token passes through (zero:
     none). The first ``dense_layers`` layers have an ordinary MLP, and after them every ``every``-th layer
     has experts. A token's experts lie in ``active_groups`` of ``groups`` equal parts (zero: anywhere).
-    ``imbalance`` is the busiest rank's tokens over the mean. ``bias``: experts have biases and a
-    clamped activation (GPT-OSS).
+    ``imbalance`` is the busiest rank's tokens over the mean. ``capacity_factor``: every expert sees this many
+    times its mean share of tokens, more are dropped and fewer padded (zero: no limit). ``bias``: experts have
+    biases and a clamped activation (GPT-OSS).
     """
 
     count: int
@@ -25,7 +26,13 @@ class Experts:
     groups: int = 0
     active_groups: int = 0
     imbalance: float = 1.0
+    capacity_factor: float = 0.0
     bias: bool = False
+
+    @property
+    def load(self) -> float:
+        """Tokens of the busiest rank over the mean."""
+        return self.capacity_factor or self.imbalance
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,8 @@ class LanguageModel:
     where that is no pattern. ``causal``: no token sees the future.
     ``encoder_layers`` are those of an encoder in front (T5), whose output every decoder layer attends to.
     ``patches``: an image model (ViT), whose tokens are patches of this many values each. ``head``: lm ends in
-    the vocabulary, none stops at the last hidden state.
+    the vocabulary, none stops at the last hidden state. ``mtp_layers``: layers after the last that each
+    predict one more token (DeepSeek-V3), with the head and the embedding shared.
     """
 
     layers: int
@@ -76,6 +84,7 @@ class LanguageModel:
     patches: int = 0
     qk_norm: bool = False
     head: str = "lm"
+    mtp_layers: int = 0
 
     def has_experts(self, layer: int) -> bool:
         """Whether the MLP of that layer is a mixture of experts."""
@@ -124,6 +133,11 @@ class LanguageModel:
         """One layer's norms."""
         return self.norms_per_layer * self.hidden * (2 if self.norm == "layer" else 1)
 
+    @property
+    def mtp_projection_parameters(self) -> int:
+        """What joins the hidden state with the next token's embedding: two norms and a projection."""
+        return 2 * self.hidden * self.hidden + 2 * self.hidden
+
     def layer_parameters(self, layer: int, *, active: bool = False) -> int:
         """One layer; ``active``: only what one token passes through."""
         rest = self.attention_parameters + self.norm_parameters
@@ -146,7 +160,7 @@ class LanguageModel:
         return 0 if self.tied else self.vocab * self.hidden
 
     def parameters(self, *, active: bool = False) -> int:
-        """All of them; ``active``: what one token passes through."""
+        """All of them but those that predict further tokens; ``active``: what one token passes through."""
         layers = sum(self.layer_parameters(i, active=active) for i in range(self.layers))
         cross = self.layers * (self.attention_parameters + self.hidden) if self.encoder_layers else 0
         encoder = self.encoder_layers * (
@@ -159,8 +173,10 @@ class LanguageModel:
         products, and attention over the whole sequence, causal or not, or over the window in layers that have
         one. ``frozen``: weights have no gradients, which are 2 of the 6."""
         products = self.parameters(active=True) - (0 if self.tied else self.embedding_parameters)
+        further = self.layer_parameters(self.layers - 1, active=True) + self.mtp_projection_parameters
+        products += self.mtp_layers * (further + self.vocab * self.hidden)  # with the head once more
         width = self.heads * (self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim)
         full = self.unwindowed_layers
         seen = full * sequence + (self.layers - full) * min(self.window, sequence)
-        attention = 12 * width * seen
+        attention = 12 * width * (seen + self.mtp_layers * sequence)
         return (4.0 if frozen else 6.0) * products + attention

@@ -26,9 +26,9 @@ TRAINING_FIELDS = frozenset({
 })  # fmt: skip
 """Fields of ``training`` that a recipe may give a default."""
 PARALLEL_FIELDS = frozenset({
-    "sequence_parallel", "async_tensor", "context_kind", "expert_dispatch", "expert_overlap", "zero",
-    "reshard", "prefetch", "overlap_gradients", "bucket_mb", "bucket_million_parameters",
-    "bucket_million_per_replica", "layers_per_virtual_stage",
+    "sequence_parallel", "async_tensor", "context_kind", "context_balanced", "expert_dispatch",
+    "expert_overlap", "zero", "reshard", "prefetch", "overlap_gradients", "bucket_mb",
+    "bucket_million_parameters", "bucket_million_per_replica", "layers_per_virtual_stage",
     "schedule",
 })  # fmt: skip
 """The same of ``parallel``."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.cut import Piece
-from stepsight.workload.llm.embedding_and_head import embedding_work, head_work
+from stepsight.workload.llm.embedding_and_head import embedding_work, head_work, mtp_work
 from stepsight.workload.llm.layer import LayerWork, as_one_layer_sees, layer_work
 from stepsight.workload.llm.work import Pass
 
@@ -94,7 +94,11 @@ def _assembled(
     if piece.first:
         runs.insert(0, ("embedding", [embedding_work(c)]))
     if piece.last:
-        runs.append(("head", [head_work(c)]))
+        head = head_work(c)
+        extra = c.model.mtp_layers
+        if extra:
+            runs.append(("mtp", [mtp_work(c, recompute)] * extra))
+        runs.append(("head", [head, *[replace(head, parameters=0.0)] * extra]))
     forward = tuple(_run(label, group, "forward") for label, group in runs)
     backward = tuple(_run(label, group, "backward") for label, group in reversed(runs))
     every = [w for _, group in runs for w in group]

@@ -8,7 +8,6 @@ from typing import Any
 
 NAMED = {
     "quantization_config": "parameters are taken in the precision of the training",
-    "num_nextn_predict_layers": "layers that predict further tokens",
     "vision_config": "the images' encoder",
     "audio_config": "the encoder of sound",
     "attn_logit_softcapping": "attention whose scores are capped",

@@ -86,7 +86,7 @@ class LanguageWorkload(Described[LanguageConfig]):
             differs=c.differs,
             zero=s.zero,
             recompute="partial" if c.training.recompute_layers else c.training.recompute,
-            model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.frozen),
+            model_flops=c.tokens_per_step * c.model.flops_per_token(c.attended, frozen=c.training.frozen),
             recomputed_flops=recomputed_flops(c),
         )
 
@@ -159,6 +159,7 @@ def _switches(c: LanguageConfig) -> list[tuple[bool, str]]:
         (not t.master_weights and t.half, "autocast"),
         (s.sequence_parallel, "sequence parallelism"),
         (s.async_tensor, "asynchronous tensor parallelism"),
+        (s.expert_tensor > 1, f"experts cut over {s.expert_tensor}"),
         (s.expert > 1 and s.expert_dispatch == "once", "tokens dispatched once per node"),
         (s.expert_overlap != "none", "expert exchanges overlapped"),
         (reduces and not s.overlap_gradients, "gradients reduced after the backward pass"),
