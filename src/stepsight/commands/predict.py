@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stepsight.commands import options
+from stepsight.errors import InputError
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.whole_run import RunPlan, WholeRun, whole_run
@@ -41,6 +42,7 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--epochs", type=float, help="Plan a whole run of this many epochs (with --epoch-samples).")
 @click.option("--epoch-samples", type=float, help="Samples of an epoch.")
 @click.option("--price", type=float, help="Price per GPU-hour; by default the platform's.")
+@click.option("--carbon", type=float, help="Carbon intensity of the grid in g CO2 per kWh.")
 @click.option("--mtbf-hours", type=float, help="Mean time between failures of the whole job.")
 @click.option("--checkpoint-seconds", type=float, help="How long training stops for a checkpoint.")
 @click.option("--restart-seconds", type=float, help="From a failure to training again (default 300).")
@@ -55,7 +57,7 @@ def command(
     replay: bool, models_only: bool, must_fit: bool, explain: bool, as_json: bool, timeline: Path | None,
     chakra: Path | None,
     html: Path | None, tokens: float | None, samples: float | None, run_steps: float | None,
-    epochs: float | None, epoch_samples: float | None, price: float | None,
+    epochs: float | None, epoch_samples: float | None, price: float | None, carbon: float | None,
     mtbf_hours: float | None,
     checkpoint_seconds: float | None, restart_seconds: float | None,
 ) -> None:  # fmt: skip
@@ -95,11 +97,23 @@ def command(
         if models_only:
             raise click.UsageError("--models-only needs --trace")
         prediction = predict_file(workload or Path(), platform, assignments, model, tables)
+    prediction = _with_carbon(prediction, carbon)
     run = whole_run(prediction, plan) if plan else None
     show_prediction(prediction, as_json, run)
     write_outputs(prediction, timeline, chakra, html, quiet=as_json, run=run)
     if must_fit and prediction.fits is False:
         raise click.exceptions.Exit(DOES_NOT_FIT)
+
+
+def _with_carbon(prediction: Prediction, carbon: float | None) -> Prediction:
+    """With the grid's carbon intensity, refused where the energy is not known."""
+    if carbon is None:
+        return prediction
+    if not 0 <= carbon < float("inf"):
+        raise InputError("--carbon", f"is {carbon:g}", "give grams of CO2 per kWh")
+    if prediction.energy is None:
+        raise InputError("--carbon", "has no effect: the power of this GPU is not known", "state gpu.power_w")
+    return replace(prediction, carbon_g_per_kwh=carbon)
 
 
 def _plan(given: dict[str, float]) -> RunPlan | None:

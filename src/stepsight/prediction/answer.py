@@ -78,6 +78,7 @@ class Prediction:
     gpu: GpuSpec | None = field(default=None, repr=False)
     gpus: int = 0
     price_per_gpu_hour: float | None = None
+    carbon_g_per_kwh: float | None = None
     remedies: tuple[str, ...] = ()
     """Changes that were tried and make a job fit that does not, each as an option with what it gives."""
 

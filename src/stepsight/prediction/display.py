@@ -122,6 +122,8 @@ def energy_words(e: Energy) -> str:
         words.append(f"{e.j_per_sample:.3g} J per sample")
     words.append(f"{e.gpu_w:.0f} W per GPU")
     words.append(f"clock {100 * e.clock:.0f} % of boost")
+    if e.grams_co2 is not None:
+        words.append(f"{e.grams_co2:,.3g} g CO2 per step")
     return ", ".join(words)
 
 

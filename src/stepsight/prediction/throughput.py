@@ -157,7 +157,8 @@ class Energy:
     """What the boards of all GPUs of the job draw in one step; hosts, switches and cooling are not counted.
 
     ``clock`` is the share of the boost clock at which average power while computing meets the board's limit.
-    ``gpu_w`` is the average power of one board over the step.
+    ``gpu_w`` is the average power of one board over the step. ``grams_co2`` is known where the
+    carbon intensity of the grid is given.
     """
 
     step_j: float
@@ -166,6 +167,7 @@ class Energy:
     clock: float
     j_per_token: float | None
     j_per_sample: float | None
+    grams_co2: float | None = None
 
 
 def step_joules(dynamic_j: float | None, gpus: int, step_us: float, gpu: GpuSpec | None) -> float | None:
@@ -193,4 +195,5 @@ def energy(p: Prediction) -> Energy | None:
         clock=priced.clock,
         j_per_token=step_j / setup.tokens if setup and setup.tokens else None,
         j_per_sample=step_j / setup.samples if setup and setup.samples else None,
+        grams_co2=None if p.carbon_g_per_kwh is None else step_j / J_PER_WH / 1e3 * p.carbon_g_per_kwh,
     )
