@@ -64,7 +64,7 @@ def _calibration(folder: Path) -> None:
             platform = load_platform(folder / "here")
         except InputError:
             return
-        assert platform.kernels and platform.overheads and platform.calibration.rehearsal_spread
+        assert platform.kernels and platform.overheads and platform.rehearsal_spread
 
 
 def _tune(folder: Path) -> list[str]:

@@ -7,7 +7,6 @@ measured counts the factor is interpolated, beyond the last it stays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates
 from stepsight.hardware.spec import PlatformSpec
+from stepsight.inputs import number
 from stepsight.program.job import COLLECTIVE_KINDS
 from stepsight.records import nearest
 
@@ -36,18 +36,12 @@ class SiteBandwidth:
 
     ``hop_us``: what every doubling of the nodes adds to a collective, however small.
     ``axes``: the axes of parallelism that the figures were taken for; none: every group over nodes.
-    ``also``: figures for other axes.
-    ``node_share``: the figures are a node's, and groups with one GPU on a node reach (1/GPUs of a node) to
-    this power of them, as the groups of its other GPUs use the same network at the same time; without it the
-    figures scale the carried curve.
     """
 
     bytes: float
     gbps: Mapping[str, Mapping[int, float]]
     hop_us: float = 0.0
     axes: tuple[str, ...] = ()
-    also: SiteBandwidth | None = None
-    node_share: float | None = None
 
     @property
     def every_axis(self) -> bool:
@@ -55,19 +49,7 @@ class SiteBandwidth:
 
     def of(self, axis: str) -> SiteBandwidth | None:
         """The figures for an axis, where there are some."""
-        if self.every_axis or axis in self.axes:
-            return self
-        return self.also.of(axis) if self.also is not None else None
-
-
-SMALL_BYTES = 8.0
-"""A message that takes as long as one of any smaller size: the latency."""
-
-
-def _between(measured: Mapping[int, float], nodes: int) -> float:
-    """Bandwidth at a number of nodes, between and beyond measured ones."""
-    counts = sorted(measured)
-    return float(np.exp(np.interp(np.log2(nodes), np.log2(counts), np.log([measured[n] for n in counts]))))
+        return self if self.every_axis or axis in self.axes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +72,11 @@ class SiteCollectives:
         if nodes == 1 or not measured:
             return found
         hop_us = self.site.hop_us * np.log2(nodes)
-        if self.site.node_share is not None:
-            rate = _between(measured, nodes) * self._share(len(ranks) / nodes)
-            moved_us = bus_factor(kind, len(ranks)) * np.asarray(bytes, dtype=float) / rate / 1e3
-            first_us = self.models.estimate(kind, [SMALL_BYTES], ranks).time_us[0]
-            return Estimates(
-                first_us + moved_us + hop_us, found.source, np.hypot(found.spread, SITE_SPREAD), found.notes
-            )
         key = (kind, nodes)
         if key not in self._factors:
             self._factors[key] = self._factor(kind, nodes, measured)
         spread = np.hypot(found.spread, SITE_SPREAD)
         return Estimates(found.time_us * self._factors[key] + hop_us, found.source, spread, found.notes)
-
-    def _share(self, per_node: float) -> float:
-        """What a group reaches of its nodes' bandwidth, by its GPUs on each."""
-        return float((per_node / self.models.platform.gpus_per_node) ** (self.site.node_share or 0.0))
 
     def _factor(self, kind: str, nodes: int, measured: Mapping[int, float]) -> float:
         """The carried curve's bandwidth over the measured one, for all GPUs of this number of nodes."""
@@ -122,6 +93,7 @@ class SiteCollectives:
 
 AXES = ("tensor", "context", "expert", "data", "shard", "copies", "expert data", "world")
 FIELDS = ("bytes", "gbps", "hop_us", "axes")
+LEAST = 1e-6
 
 
 def read_site(given: Any, where: str) -> SiteBandwidth:
@@ -142,9 +114,9 @@ def read_site(given: Any, where: str) -> SiteBandwidth:
     if not isinstance(axes, list) or any(axis not in AXES for axis in axes):
         raise InputError(f"{where}.axes", f"is {axes!r}", f"a list of {', '.join(AXES)}")
     return SiteBandwidth(
-        _above_zero(given.get("bytes", 256e6), f"{where}.bytes"),
+        number(given.get("bytes", 256e6), f"{where}.bytes", least=LEAST),
         {kind: _by_nodes(kind, each, f"{where}.gbps") for kind, each in rates.items()},
-        hop_us=_above_zero(given["hop_us"], f"{where}.hop_us") if "hop_us" in given else 0.0,
+        hop_us=number(given.get("hop_us", 0.0), f"{where}.hop_us", least=0.0),
         axes=tuple(axes),
     )
 
@@ -160,11 +132,5 @@ def _by_nodes(kind: str, given: Any, where: str) -> dict[int, float]:
     for nodes, rate in given.items():
         if not str(nodes).isdigit() or int(nodes) < 2:
             raise InputError(f"{where}.{kind}.{nodes}", "is not a number of nodes", "use 2 or more")
-        found[int(nodes)] = _above_zero(rate, f"{where}.{kind}.{nodes}")
+        found[int(nodes)] = number(rate, f"{where}.{kind}.{nodes}", least=LEAST)
     return found
-
-
-def _above_zero(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise InputError(where, f"is {value!r}", "give a positive number")
-    return float(value)

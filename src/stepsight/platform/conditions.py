@@ -217,8 +217,7 @@ def check_axes(site: SiteBandwidth | None, groups: Iterable[str], where: str) ->
     """Refuses a ``[site]`` whose axes a job does not have: its figures would have no effect."""
     if site is None:
         return
-    asked = {axis for one in (site, site.also) if one for axis in one.axes}
-    named = set(groups)
+    asked, named = set(site.axes), set(groups)
     if site.every_axis or asked & named:
         return
     raise InputError(

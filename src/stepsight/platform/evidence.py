@@ -14,6 +14,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
+from stepsight.inputs import number, whole
 from stepsight.platform.conditions import PARTS as OF_CATEGORY
 from stepsight.platform.conditions import Learned
 from stepsight.records import nearest
@@ -95,14 +96,10 @@ def read_evidence(given: Any, where: str) -> Evidence:
     left_out = given.get("left_out", [])
     if not isinstance(left_out, list) or not all(isinstance(one, str) for one in left_out):
         raise InputError(f"{where}.left_out", f"is {left_out!r}", "a list of texts")
-    runs = given.get("runs", 0)
-    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 0:
-        raise InputError(f"{where}.runs", f"is {runs!r}", "how many runs it was learned from")
-    share = given.get("unexplained", 1.0)
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < math.inf:
-        raise InputError(f"{where}.unexplained", f"is {share!r}", "give a positive number")
+    runs = whole(given.get("runs", 0), f"{where}.runs", least=0)
+    share = number(given.get("unexplained", 1.0), f"{where}.unexplained", least=1e-6)
     covariance = _covariance(given.get("covariance", {}), f"{where}.covariance")
-    return Evidence(covariance, float(share), runs, str(given.get("source", "")), tuple(left_out))
+    return Evidence(covariance, share, runs, str(given.get("source", "")), tuple(left_out))
 
 
 def _covariance(given: Any, where: str) -> tuple[tuple[float, ...], ...]:

@@ -29,7 +29,7 @@ from stepsight.hardware.gpus import (
     nearest_gpu,
 )
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
-from stepsight.inputs import read_text
+from stepsight.inputs import number, read_text, whole
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, contention_of, read_learned
 from stepsight.platform.evidence import Evidence, note, read_evidence
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Platform", "load_gpu", "load_platform"]
 
+CALIBRATION_FILE = "calibration.json"
+
 _NAME = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<rest>.+)", re.IGNORECASE)
 _NIC = re.compile(r"(?P<gpu>.+)-(?P<nic>\d+)G", re.IGNORECASE)
 USUAL_NODE = 8
@@ -52,6 +54,7 @@ RACKS = {"GB200-186G": 72, "GB300-288G": 72}
 """GPUs whose NVLink leaves the tray: GB200 and GB300 NVL72, eighteen trays."""
 TRAY = 4
 """GPUs of one tray of such a rack."""
+LEAST_PRICE = 1e-6
 MOST_ON_ONE_HOST = 16
 """PCIe and xGMI servers, DGX-2 and HGX A100 have at most sixteen GPUs."""
 
@@ -105,9 +108,20 @@ class Platform:
         return table.scaled(1.0 / host.speed) if host.speed != 1.0 else table
 
     @cached_property
-    def calibration(self) -> Calibration:
-        """What its calibration says of a folder's own measurements; nothing for other platforms."""
-        return Calibration.read(self.folder) if self.folder else Calibration()
+    def rehearsal_spread(self) -> float:
+        """Standard deviation of ln(predicted / measured) over the steps that were trained at the end of a
+        folder's calibration; zero for other platforms."""
+        path = self.folder / CALIBRATION_FILE if self.folder else None
+        if path is None or not path.exists():
+            return 0.0
+        try:
+            content = json.loads(read_text(path, "calibrate again"))
+            errors = [float(e) for e in content.get("rehearsal_error", {}).values()]
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(
+                str(path), f"is not a calibration's account ({error})", "calibrate again"
+            ) from None
+        return (sum(e * e for e in errors) / len(errors)) ** 0.5 if errors else 0.0
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -306,7 +320,8 @@ def _spec_from(table: Table, where: str) -> PlatformSpec:
             "must name a GPU of the catalogue or describe one",
             nearest_gpu(str(gpu)),
         )
-    gpus, nodes = _count(table, "gpus_per_node", where), _count(table, "nodes", where)
+    gpus, nodes = (whole(table.get(key, 1), f"{where}: {key}") for key in ("gpus_per_node", "nodes"))
+    price = table.get("price_per_gpu_hour")
     usual = _spec(str(table.get("name", Path(where).stem)), entry, gpus, nodes, None)
     return replace(
         usual,
@@ -316,27 +331,10 @@ def _spec_from(table: Table, where: str) -> PlatformSpec:
         else usual.nic,
         host=_merged(HostSpec, usual.host, table.get("host"), f"{where}: host"),
         contention=_merged(ContentionSpec, usual.contention, table.get("contention"), f"{where}: contention"),
-        price_per_gpu_hour=_price(table, where),
+        price_per_gpu_hour=None
+        if price is None
+        else number(price, f"{where}: price_per_gpu_hour", least=LEAST_PRICE),
     )
-
-
-def _price(table: Table, where: str) -> float | None:
-    """Money per GPU-hour, where the platform states it."""
-    value = table.get("price_per_gpu_hour")
-    if value is None:
-        return None
-    if not _is_positive(value):
-        raise InputError(f"{where}: price_per_gpu_hour", f"is {value!r}", "give a positive number")
-    return float(value)
-
-
-def _count(table: Table, key: str, where: str) -> int:
-    value = table.get(key, 1)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(
-            f"{where}: {key}", f"{value!r} is not a whole number above zero", "correct the value"
-        )
-    return value
 
 
 def _merged(kind: type[Any], usual: Any, given: object, where: str) -> Any:
@@ -413,29 +411,3 @@ def _fields(value: Any) -> Table:
         k: (dict(v) if isinstance(v, dict) else list(v) if isinstance(v, tuple) else v)
         for k, v in fields.items()
     }
-
-
-FILE = "calibration.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """``rehearsal_spread``: standard deviation of ln(predicted / measured) over the steps that were trained
-    at the end of the calibration."""
-
-    rehearsal_spread: float = 0.0
-
-    @classmethod
-    def read(cls, folder: Path) -> Calibration:
-        path = folder / FILE
-        if not path.exists():
-            return cls()
-        try:
-            content = json.loads(read_text(path, "calibrate again"))
-            errors = [float(e) for e in content.get("rehearsal_error", {}).values()]
-            spread = (sum(e * e for e in errors) / len(errors)) ** 0.5 if errors else 0.0
-            return cls(spread)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(
-                str(path), f"is not a calibration's account ({error})", "calibrate again"
-            ) from None

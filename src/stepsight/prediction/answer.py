@@ -205,7 +205,7 @@ def explain(
     """
     ranks, breakdown = summarise(timeline)
     sensitive = sensitive or sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
-    method = max(method_spread, platform.calibration.rehearsal_spread)
+    method = max(method_spread, platform.rehearsal_spread)
     sigma = np.sqrt(method**2 + sum(s.step_spread**2 for s in sensitive))
     factor = interval_factor or float(np.exp(INTERVAL_SIGMAS * sigma))
     shown = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]
