@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from stepsight.collectives.models import CollectiveModels
@@ -47,12 +45,6 @@ def test_own_curves_serve_links_that_no_catalogue_knows(tmp_path):
 def test_a_folder_without_curves_falls_back_to_the_catalogue(tmp_path):
     models = CollectiveModels.load(tmp_path, platform())
     assert models.own is None
-
-
-def test_json_curves_are_read_too(tmp_path):
-    curve = {"kind": "all_gather", "ranks": 2, "bytes": [1024, 4096], "time_us": [10, 20]}
-    models = CollectiveModels.load(folder_with(tmp_path, json.dumps([curve]), "a.json"), platform())
-    assert models.estimate("all_gather", [1024], (0, 1)).time_us[0] == pytest.approx(10)
 
 
 @pytest.mark.parametrize(

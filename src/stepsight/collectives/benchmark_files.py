@@ -17,7 +17,7 @@ from stepsight.collectives.roofline import GroupShape
 from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import PlatformSpec
-from stepsight.inputs import check_limit, csv_records, read_json, read_text
+from stepsight.inputs import check_limit, csv_records, read_text
 from stepsight.program.job import COLLECTIVE_KINDS
 
 
@@ -254,8 +254,6 @@ def read_platform_curves(folder: Path, spec: PlatformSpec) -> MeasuredSystem | N
     timings: list[Timing] = []
     for path in sorted((folder / FOLDER).glob("*.csv")):
         timings += read_timings_csv(path)
-    for path in sorted((folder / FOLDER).glob("*.json")):
-        timings += _read_json(path)
     return measured_platform(timings, spec, str(folder / FOLDER)) if timings else None
 
 
@@ -293,21 +291,6 @@ def write_timings_csv(path: Path, timings: Sequence[Timing]) -> None:
     writer.writerow(COLUMNS)
     writer.writerows([t.kind, t.ranks, t.nodes, f"{t.bytes:.0f}", f"{t.time_us:.4f}"] for t in timings)
     write_whole(path, text.getvalue())
-
-
-def _read_json(path: Path) -> list[Timing]:
-    """A list of {kind, ranks, nodes?, bytes: […], time_us: […]}."""
-    records = read_json(path, "correct or remove the file")
-    timings: list[Timing] = []
-    for i, record in enumerate(records if isinstance(records, list) else [records]):
-        where = f"{path}, curve {i}"
-        if not isinstance(record, dict) or not isinstance(record.get("bytes"), list):
-            raise InputError(where, "not a curve", "give kind, ranks, bytes: […] and time_us: […]")
-        if not isinstance(record.get("time_us"), list) or len(record["bytes"]) != len(record["time_us"]):
-            raise InputError(where, "bytes and time_us differ in length", "give one time per size")
-        pairs = zip(record["bytes"], record["time_us"], strict=True)
-        timings += [_timing({**record, "bytes": b, "time_us": t}, where) for b, t in pairs]
-    return timings
 
 
 def _timing(row: Mapping[str, Any], where: str) -> Timing:

@@ -34,12 +34,6 @@ def test_an_elementwise_grid_counts_elements() -> None:
     assert (k.dim("elements"), k.size_spread, seen.opaque) == (10 * 128 * 4, COUNTED_SPREAD, False)
 
 
-def test_a_cast_is_named_by_its_result() -> None:
-    name = "unrolled_elementwise_kernel<direct_copy_kernel_cuda::{lambda(c10::Half)#1}, LoadWithCast<1>>"
-    k, _ = observed(name, [100, 1, 1], [128, 1, 1], "aten::copy_")
-    assert (k.dim("read_bytes"), k.dim("write_bytes")) == (4 * 51200, 2 * 51200)
-
-
 def test_a_softmax_in_registers_names_its_rows_length() -> None:
     name = "void scaled_upper_triang_masked_softmax_warp_forward<c10::Half, c10::Half, float, 11>(c10::Half*)"
     k, _ = observed(name, [2048, 8, 1], [32, 4, 1])

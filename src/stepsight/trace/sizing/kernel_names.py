@@ -184,11 +184,10 @@ def counted(event: Event, operator: str = "") -> Kernel | None:
         return _multi_tensor(event, operator)
     if STREAM not in kinds:
         return None
-    read, written = _widths(operator, event.name, width)
     inputs = 2 if _is_binary(event.name) else 1
     return Kernel.of(
         "elementwise", dtype, operator=operator, sizing=Sizing.COUNTED, elements=elements,
-        read_bytes=inputs * elements * read, write_bytes=elements * written,
+        read_bytes=inputs * elements * width, write_bytes=elements * width,
     )  # fmt: skip
 
 
@@ -244,17 +243,6 @@ def _multi_tensor(event: Event, operator: str) -> Kernel:
         "optimizer", "fp32", operator=operator, sizing=Sizing.COUNTED, elements=elements,
         read_bytes=4 * depth * elements, write_bytes=4 * max(depth - 1, 1) * elements, tensors=30,
     )  # fmt: skip
-
-
-def _widths(operator: str, kernel: str, width: int) -> tuple[int, int]:
-    """Bytes of an element read and written: logic reads and comparisons write single bytes, and a
-    cast is named by its result, mostly between four bytes and two."""
-    call = operator.split("::")[-1].rstrip("_")
-    if "direct_copy" in kernel and "LoadWithCast" in kernel:
-        return (2 if width == 4 else 4), width
-    if call.startswith(("logical_", "bitwise_")):
-        return 1, 1
-    return (width, 1) if call in ("lt", "le", "gt", "ge", "eq", "ne", "isfinite", "isnan") else (width, width)
 
 
 def _is_binary(kernel: str) -> bool:
