@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ import numpy as np
 from lab.datasets.folder import data_folder
 from lab.datasets.llm.case import Case
 from lab.datasets.llm.files import all_cases
+from lab.score.frame import show
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.learn.response import ask
 from stepsight.score import CHOSEN, Figure, Score
-from stepsight.validate.scoreboard import end
 from stepsight.workload.files import parse_workload
 
 TOPIC = "advise"
@@ -62,12 +62,8 @@ def pairs(data: Path) -> Iterator[Pair]:
                 flat = dict(_flat(case.asked or {}))
                 value = tuple(flat.pop(name, None) for name in fields)
                 flat.pop("name", None)
-                key = (
-                    case.platform,
-                    case.overrides,
-                    case.group,
-                    *sorted((k, repr(v)) for k, v in flat.items()),
-                )
+                rest = sorted((k, repr(v)) for k, v in flat.items())
+                key = (case.platform, case.overrides, case.group, *rest)
                 groups.setdefault(key, []).append((case, value))
             for members in groups.values():
                 for (a, before), (b, after) in combinations(members, 2):
@@ -135,28 +131,16 @@ def line(name: str, found: Sequence[Pair]) -> Score:
 
 @click.command(TOPIC, help="Single changes that published runs show before and after.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
-@click.option("--each", is_flag=True, help="Every pair.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(data: Path | None, each: bool, as_json: bool) -> None:
+def command(data: Path | None, as_json: bool) -> None:
     kinds = by_kind(list(pairs(data_folder(data))))
     document = {}
     for name, members in kinds.items():
         right, clear = sign_right(members)
-        apart = [abs(p.measured - p.predicted) for p in members]
         document[name] = {
-            "pairs": len(members), "clear": clear, "sign_right": right, "mean_error": float(np.mean(apart)),
+            "pairs": len(members), "clear": clear, "sign_right": right,
+            "mean_error": float(np.mean([abs(p.measured - p.predicted) for p in members])),
             "mean_change": float(np.mean([abs(p.measured) for p in members])),
+            "each": [asdict(pair) for pair in members],
         }  # fmt: skip
-        if not as_json:
-            d = document[name]
-            click.echo(
-                f"{name:48s} {len(members):4d} pairs, sign right in {right} of {clear} beyond {NOISE:.0%};"
-                f" change {d['mean_change']:.1%}, predicted to {d['mean_error']:.1%}"
-            )
-            for p in members if each else ():
-                click.echo(f"    {p.measured:+.3f} {p.predicted:+.3f}  {p.before} → {p.after}")
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json(document))
-    end([line(name, members) for name, members in kinds.items()])
+    show([line(name, members) for name, members in kinds.items()], document, as_json=as_json)

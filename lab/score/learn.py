@@ -15,17 +15,16 @@ from pathlib import Path
 import click
 import numpy as np
 
-from lab.datasets.folder import data_folder, read_csv
+from lab.datasets.folder import data_folder
 from lab.datasets.llm.case import Case, merged
 from lab.datasets.llm.files import all_cases
-from stepsight.capture.step.captured import load_step
+from lab.score.frame import show
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.learn.lesson import DRAWS, CurvePoint, curve
 from stepsight.prediction.learn.response import AskedStep, ask
 from stepsight.prediction.learn.runs import Run
 from stepsight.score import CHOSEN, COVERAGE, Score
-from stepsight.validate.scoreboard import end
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -36,12 +35,10 @@ HIGH_ERROR = 0.10
 """Sources above this without runs are to lose `LESS` of it."""
 LESS = {3: 0.40, 10: 0.55}
 WORSE = 0.005
-TIMM = "timm_train_rtx3090"
 
 
 def sources(
-    data: Path, wanted: Sequence[str] = (), steps: Path | None = None, *, clock: float = 1.0,
-    recipe: bool = True,
+    data: Path, wanted: Sequence[str] = (), *, clock: float = 1.0, recipe: bool = True
 ) -> Iterator[tuple[str, list[Run]]]:  # fmt: skip
     """Runs by source, those with enough of them."""
     by_source: dict[str, list[Case]] = {}
@@ -57,8 +54,6 @@ def sources(
         rows = [run for i in sorted(order.tolist()) if (run := _run(cases[i], clock, recipe)) is not None]
         if len(rows) >= FEWEST_ROWS:
             yield name, rows
-    if steps and (not wanted or any(text in TIMM for text in wanted)):
-        yield TIMM, list(_captured(data, steps))
 
 
 def _names(case: Case) -> tuple[str, ...]:
@@ -94,16 +89,6 @@ def _slower(asked: AskedStep, clock: float) -> float:
         return 1.0
     usual, slow = asked.response.steps_us([{}, {"gemm": clock, "attention": clock}])
     return float(slow / usual)
-
-
-def _captured(data: Path, steps: Path) -> Iterator[Run]:
-    """Captured steps of timm models, as ``<layout>/<model>.json``."""
-    platform = load_platform("1xRTX-3090")
-    for row in read_csv(data / "e2e" / f"{TIMM}.csv"):
-        file = steps / row["layout"] / f"{row['model']}.json"
-        if file.is_file():
-            asked = ask(load_step(file), platform)
-            yield Run.of(f"{row['model']} {row['layout']}", asked, 1e3 * float(row["step_ms"]))
 
 
 def lines(name: str, rows: int, points: Sequence[CurvePoint]) -> list[Score]:
@@ -145,26 +130,18 @@ def scores(data: Path) -> list[Score]:
 @click.command(TOPIC, help="Error against the number of own runs learned from.")
 @click.argument("wanted", nargs=-1)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
-@click.option("--steps", type=click.Path(path_type=Path), help="Folder of captured timm steps.")
 @click.option("--draws", default=DRAWS, show_default=True)
 @click.option("--clock", default=1.0, show_default=True, help="Tensor cores this much slower than described.")
 @click.option("--no-recipe", is_flag=True, help="Without the name of the rows' recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    wanted: tuple[str, ...], data: Path | None, steps: Path | None, draws: int, clock: float, no_recipe: bool,
+    wanted: tuple[str, ...], data: Path | None, draws: int, clock: float, no_recipe: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     document, made = {}, list[Score]()
-    for name, rows in sources(data_folder(data), wanted, steps, clock=clock, recipe=not no_recipe):
+    for name, rows in sources(data_folder(data), wanted, clock=clock, recipe=not no_recipe):
         points = curve_of(rows, draws)
         each = {str(p.runs): {"mape": p.mape, "inside": p.inside} for p in points}
         document[name] = {"rows": len(rows), "runs_learned": each}
         made += lines(name, len(rows), points)
-        if not as_json:
-            shown = "  ".join(f"{p.runs}: {p.mape:5.1%} ({p.inside:.0%})" for p in points)
-            click.echo(f"{name:32s} {len(rows):4d} rows  {shown}")
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json(document))
-    end(made)
+    show(made, document, as_json=as_json)

@@ -1,12 +1,11 @@
 """DLRM on one GPU (``dlrm_single_gpu.csv``, read off a published plot, ±0.11 ms).
 
-Boards are those of the catalogue. Host times come from the study's other models alone. The study's errors for
-active and total time imply the measured active time.
+Boards are those of the catalogue. Host times come from the study's other models alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,13 @@ from lab.score.steps import StepRow, each, score
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict
-from stepsight.score import CHOSEN, Score
+from stepsight.score import Score
 from stepsight.workload.dlrm.config import read_dlrm
 
 TOPIC = "e2e"
 SET = "dlrm_one_gpu"
 FILE = "e2e/dlrm_single_gpu.csv"
 GPUS = {"V100": "V100-SXM2-16G", "Xp": "TITAN-Xp", "P100": "P100-PCIE-16G"}
-CLIPPED_PCT = -35.0
-"""Where the plot's axis ends: such an error says only that the active time was below."""
 PUBLISHED = (
     ("published", "paper_E2E_error_pct"),
     ("published, shared overheads", "paper_shared_error_pct"),
@@ -39,15 +36,9 @@ def rows(data: Path) -> list[StepRow]:
 
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
-    """Our step times, the published predictor's from its own errors, and the active time."""
+    """Our step times, and the published predictor's from its own errors."""
     used = "all rows; read off a plot; host times from the study's other models alone"
-    lines = score(TOPIC, "DLRM, one GPU", found, used, 0.075)
-    known = [r for r in found if r.measured_active_ms and r.active_ms]
-    if known:
-        name, ours = "DLRM, one GPU: active time", [r.active_ms or 0.0 for r in known]
-        truth = [r.measured_active_ms or 0.0 for r in known]
-        lines.append(Score.of(TOPIC, name, ours, truth, f"{used}; not clipped", exposure=CHOSEN))
-    return lines
+    return score(TOPIC, "DLRM, one GPU", found, used, 0.075)
 
 
 def predicted(row: dict[str, str]) -> StepRow | None:
@@ -62,8 +53,7 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     )
     return StepRow(
         f"{model} b{row['batch']} {gpu}", measured, prediction.step_us / 1e3, prediction.naive_us / 1e3,
-        prediction.low_us / 1e3, prediction.high_us / 1e3, published, SET, prediction.gpu_active_us / 1e3,
-        active_ms(row),
+        prediction.low_us / 1e3, prediction.high_us / 1e3, published, SET,
     )  # fmt: skip
 
 
@@ -72,14 +62,6 @@ def machine(model: str, gpu: str) -> Platform:
     platform = load_platform(f"1x{GPUS[gpu]}", [f"host.name={NAME}"])
     vars(platform)["overheads"] = Overheads.load(WITHOUT / f"without-{model}.json")
     return platform
-
-
-def active_ms(row: Mapping[str, str]) -> float | None:
-    """The measured active time that a row's errors imply; None where the plot clips one of them."""
-    kernels, active = row["paper_kernel_only_error_pct"], row["paper_active_error_pct"]
-    if not kernels or not active or float(kernels) <= CLIPPED_PCT:
-        return None
-    return float(row["iter_ms_digitised"]) * (1 + float(kernels) / 100) / (1 + float(active) / 100)
 
 
 def workload(model: str, batch: int) -> Dlrm2020:

@@ -6,8 +6,8 @@ these rows and others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from lab.datasets.kernel_tables.files import read_table
 from lab.datasets.kernel_tables.rows import rows_of
+from lab.score.kernels.judged import Judged
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
@@ -30,7 +31,6 @@ FILE = "trace_kernels.parquet"
 ABOVE_US = 15.0
 LEAST_ROWS = 10
 OFF = 0.20
-NINETY = 1.645
 UNMODELLED = 0.05
 """Missed where scalars are not recorded (pooling, slices in fused kernels, sorts): no sizes there."""
 SLOW_CLOCKS = {"NVIDIA A100-PCIE-40GB": "as at half of the clock"}
@@ -42,17 +42,6 @@ LOOKUP = "split_embedding"
 """FBGEMM's lookups and their gradients, which a row's shapes do not size (see `validate embedding`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Kernels of one family on one GPU above `ABOVE_US`."""
-
-    gpu: str
-    family: str
-    predicted: FloatArray
-    measured: FloatArray
-    inside: npt.NDArray[np.bool_]
-
-
 def traced_scores(data: Path) -> list[Score]:
     """One line per family and GPU with ten kernels or more, judged by the median; then the time modelled."""
     path = data / "kernels" / FILE
@@ -61,24 +50,27 @@ def traced_scores(data: Path) -> list[Score]:
     table = read_table(path)
     gpus = np.array([str(gpu) for gpu in table["gpu"]])
     found: list[Score] = []
-    every: list[Family] = []
+    every: dict[str, list[Judged]] = {}
     for gpu in dict.fromkeys(gpus.tolist()):
         if find_gpu(gpu) is None:
             continue
         part = {key: np.asarray(column)[gpus == gpu] for key, column in table.items()}
-        families = list(_families(gpu, part))
-        found += [_family_score(f) for f in families if len(f.measured) >= LEAST_ROWS]
-        every += [] if gpu in SLOW_CLOCKS else families
+        for family, judged in _families(gpu, part):
+            if len(judged.measured) >= LEAST_ROWS:
+                found.append(_family_score(judged, gpu))
+            if gpu not in SLOW_CLOCKS:
+                every.setdefault(family, []).append(judged)
     return [*found, *_intervals(every), *_covered(table, gpus)]
 
 
-def _families(gpu: str, part: Table) -> Iterator[Family]:
+def _families(gpu: str, part: Table) -> Iterator[tuple[str, Judged]]:
+    """Kernels of each family on one GPU above `ABOVE_US`."""
     entry = find_gpu(gpu)
     if entry is None:
         return
     models = KernelModels.for_gpu(entry.gpu)
     times = np.asarray(part["dur_us_mean"], dtype=np.float64)
-    groups: dict[str, list[tuple[FloatArray, FloatArray, FloatArray]]] = {}
+    groups: dict[str, list[Judged]] = {}
     lookups = np.array([LOOKUP in str(name) for name in part["kernel"]])
     for rows in rows_of(part, FILE):
         batch = rows.batch
@@ -89,13 +81,12 @@ def _families(gpu: str, part: Table) -> Iterator[Family]:
         if len(kept):
             chosen = batch.take(kept)
             answer = models.estimate_batch(chosen)
-            groups.setdefault(batch.family, []).append(
-                (answer.time_us, times[chosen.positions], answer.spread)
-            )
+            judged = Judged.of("", answer.time_us, times[chosen.positions], answer.spread, "")
+            groups.setdefault(batch.family, []).append(judged)
     for family, parts in groups.items():
-        predicted, measured, spread = (np.concatenate(column) for column in zip(*parts, strict=True))
-        inside = np.abs(np.log(measured / predicted)) <= NINETY * spread
-        yield Family(gpu, family, predicted, measured, inside)
+        kind = f"in traces: {family}"
+        used = f"kernels above {ABOVE_US:.0f} µs"
+        yield family, Judged.pooled(f"{kind} {gpu}", parts, used, kind)
 
 
 def _possible(batch: Batch, time_us: FloatArray, spec: GpuSpec) -> npt.NDArray[np.bool_]:
@@ -105,34 +96,24 @@ def _possible(batch: Batch, time_us: FloatArray, spec: GpuSpec) -> npt.NDArray[n
     return np.asarray(time_us >= batch.flops / peak_flops(batch, spec) * 1e6)
 
 
-def _family_score(f: Family) -> Score:
+def _family_score(judged: Judged, gpu: str) -> Score:
     """The bar is on the family as a whole: the median of measured over predicted."""
-    middle = float(np.median(f.measured / f.predicted))
-    note = f"median of measured over predicted {middle:.2f}; {f.inside.mean():.0%} inside the 90 % interval"
-    used = f"kernels above {ABOVE_US:.0f} µs"
-    kind = f"in traces: {f.family}"
-    line = Score.of(
-        TOPIC, f"{kind} {f.gpu}", f.predicted, f.measured, used, note=note, exposure=FIT, kind=kind
-    )
-    if f.gpu in SLOW_CLOCKS:
-        return replace(line, note=f"{note}; not judged, {SLOW_CLOCKS[f.gpu]}")
-    return replace(line, target=f"median off by ≤ {OFF:.0%}", met=1 - OFF <= middle <= 1 + OFF)
+    middle = float(np.median(judged.measured / judged.predicted))
+    line = judged.score(exposure=FIT)
+    note = f"median of measured over predicted {middle:.2f}; {line.note}"
+    if gpu in SLOW_CLOCKS:
+        return replace(line, note=f"{note}; not judged, {SLOW_CLOCKS[gpu]}")
+    target, met = f"median off by ≤ {OFF:.0%}", 1 - OFF <= middle <= 1 + OFF
+    return replace(line, note=note, target=target, met=met)
 
 
-def _intervals(families: list[Family]) -> Iterator[Score]:
+def _intervals(families: Mapping[str, Sequence[Judged]]) -> Iterator[Score]:
     """Each family on all GPUs: what share of its kernels the 90 % intervals hold."""
-    for name in sorted({f.family for f in families}):
-        mine = [f for f in families if f.family == name]
-        predicted, measured, inside = (
-            np.concatenate([getattr(f, key) for f in mine]) for key in ("predicted", "measured", "inside")
-        )
-        if len(measured) >= LEAST_ROWS:
-            yield Score.of(
-                TOPIC, f"in traces: {name}, all GPUs", predicted, measured,
-                f"kernels above {ABOVE_US:.0f} µs, usual clocks",
-                note=f"{inside.mean():.0%} inside the 90 % interval", exposure=FIT,
-                kind="in traces: one family, all GPUs",
-            )  # fmt: skip
+    for name, parts in sorted(families.items()):
+        used, kind = f"{parts[0].used}, usual clocks", "in traces: one family, all GPUs"
+        judged = Judged.pooled(f"in traces: {name}, all GPUs", parts, used, kind)
+        if len(judged.measured) >= LEAST_ROWS:
+            yield judged.score(exposure=FIT)
 
 
 def _covered(table: Table, gpus: npt.NDArray[np.str_]) -> list[Score]:

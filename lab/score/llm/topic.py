@@ -11,9 +11,11 @@ import msgspec
 
 from lab.datasets.folder import data_folder
 from lab.datasets.llm.files import all_cases
+from lab.score.frame import show
 from lab.score.llm.rows import FileScore, Outcome, outcome, scored
+from stepsight.documents import to_json
 from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
-from stepsight.validate.scoreboard import end, plain
+from stepsight.validate.scoreboard import plain
 
 TOPIC = "llm"
 BARS: Mapping[str, dict[str, float]] = {
@@ -146,17 +148,12 @@ def command(data: Path | None, wanted: tuple[str, ...], each: bool, as_json: boo
     """Language-model training on 1 to 3,072 GPUs: time, memory, and what fits."""
     folder = data_folder(data)
     if each:
-        _show_rows(folder, wanted, as_json)
+        rows = [_plain(name, o) for name, found in outcomes(folder, wanted) for o in found]
+        click.echo(to_json(rows) if as_json else "\n".join(_line(row) for row in rows))
         return
     found = [(s, lines_of(s)) for s in file_scores(folder, wanted)]
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json({s.file: {**plain_score(s), "scores": plain(own)} for s, own in found}))
-    else:
-        for s, own in found:
-            _show(s, own)
-    end([line for _, own in found for line in own])
+    figures = {s.file: {**plain_score(s), "scores": plain(own)} for s, own in found}
+    show([line for _, own in found for line in own], figures, as_json=as_json)
 
 
 def plain_score(s: FileScore) -> dict[str, object]:
@@ -165,30 +162,9 @@ def plain_score(s: FileScore) -> dict[str, object]:
     return {**record, "parts": {part.file.partition(": ")[2]: plain_score(part) for part in s.parts}}
 
 
-def _show(s: FileScore, lines: Sequence[Score]) -> None:
-    click.echo(f"{s.file}: {s.expressed} of {s.rows} rows expressed, {s.timed} with a time")
-    for line in lines:
-        what = line.name.removeprefix(s.file).lstrip(",: ") or "as published in full"
-        bar = f" (bar {line.target}: {line.verdict})" if line.target else ""
-        errors = f"MAPE {line.mape:.1%}, GMAE {line.gmae:.1%}" if line.mape is not None else str(line.figure)
-        inside = line.note.partition(";")[0] if "inside" in line.note else ""
-        click.echo(f"  {what}: {errors} of {line.rows}{bar}{'; ' + inside if inside else ''}")
-    for reason, count in list(s.lacking.items())[:6]:
-        click.echo(f"  not expressed: {count} × {reason}")
-
-
-def _show_rows(folder: Path, wanted: Sequence[str], as_json: bool) -> None:
-    found = [(name, o) for name, rows in outcomes(folder, wanted) for o in rows]
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json([_plain(name, o) for name, o in found]))
-        return
-    for _, o in found:
-        if o.timed:
-            errors = " ".join(f"{a.step_ms:10.1f} ms {a.step_ms / o.measured_ms - 1:+7.1%}"
-                              for a in (o.full, o.asked) if a.step_ms)  # fmt: skip
-            click.echo(f"{o.case.name:70s} {o.measured_ms:10.1f} ms {errors}{'  slow' * o.case.slow}")
+def _line(row: Mapping[str, object]) -> str:
+    times = "  ".join(f"{key} {row[key]}" for key in ("measured_ms", "predicted_ms", "as_asked_ms"))
+    return f"{row['row']}: {times}"
 
 
 def _plain(name: str, o: Outcome) -> dict[str, object]:

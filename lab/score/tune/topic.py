@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,10 @@ import msgspec
 from lab.datasets.folder import data_folder
 from lab.datasets.llm.files import cases, file_of
 from lab.datasets.llm.layouts import A100_LAYOUTS, H100_SWEEP
+from lab.score.frame import show
 from lab.score.tune.regret import FileRegret, candidate, file_regret
 from stepsight.score import FIT, Figure, Score
-from stepsight.validate.scoreboard import end, plain
+from stepsight.validate.scoreboard import plain
 
 TOPIC = "tune"
 FILES = (H100_SWEEP, A100_LAYOUTS)
@@ -68,35 +68,5 @@ def lines_of(f: FileRegret) -> list[Score]:
 def command(data: Path | None, as_json: bool) -> None:
     """Regret of tune's picks against the fastest measured configuration, and how many picks crashed."""
     found = [(f, lines_of(f)) for f in regrets(data_folder(data))]
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json({f.file: {**msgspec.to_builtins(f), "scores": plain(own)} for f, own in found}))
-    else:
-        for f, own in found:
-            _show(f, own)
-    end([line for _, own in found for line in own])
-
-
-def _show(f: FileRegret, lines: Sequence[Score]) -> None:
-    mean, top, crashed = (f"(bar {s.target.removeprefix('≤ ')}, {s.verdict})" for s in lines)
-    click.echo(
-        f"{f.file}: {f.groups} groups, mean regret {f.mean_regret:.1%} {mean}, "
-        f"best of our three {f.top3_regret:.1%} {top}, crashed picks {f.crashed_picks:.1%} {crashed}"
-    )
-    others = (
-        (f"with the {f.slow_runs} slow runs", f.with_slow_runs),
-        ("with the bandwidths that the cluster measured", f.with_cluster),
-    )
-    for what, other in others:
-        if other is not None:
-            click.echo(
-                f"  {what}: mean regret {other.mean_regret:.1%}, best of our three {other.top3_regret:.1%}"
-            )
-    for g in sorted(f.each, key=lambda g: -g.regret):
-        crashed = "  our first pick did not run" if g.crashed else ""
-        ran = f"{g.ran} of {g.candidates} ran"
-        click.echo(f"  {g.regret:7.1%}  of three {g.top_regret:6.1%}  {g.group}, {ran}{crashed}")
-        if g.regret > MEAN_BAR:
-            click.echo(f"           best {g.best}, {g.best_ms:,.0f} ms")
-            click.echo(f"           pick {g.pick}, {g.pick_ms:,.0f} ms, predicted {g.predicted_ms:,.0f} ms")
+    figures = {f.file: {**msgspec.to_builtins(f), "scores": plain(own)} for f, own in found}
+    show([line for _, own in found for line in own], figures, as_json=as_json)
