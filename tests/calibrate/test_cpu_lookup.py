@@ -17,7 +17,7 @@ from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import FBGEMM, TableLookup
 from stepsight.tables.sharders import SHARDERS
-from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.build import DlrmWorkload, build
 from stepsight.workload.files import load_workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dlrm.toml"
@@ -44,7 +44,7 @@ def workload(*overrides: str) -> DlrmWorkload:
 
 
 def test_one_kernel_looks_all_tables_up() -> None:
-    marks = workload("parallel.cpu_lookup=fbgemm").plan_ops("cpu")
+    marks = build(workload("parallel.cpu_lookup=fbgemm").config, "cpu")[1]
     op = workload("parallel.cpu_lookup=fbgemm").job("cpu").programs[0].ops[marks.lookup_forward]
     assert [kernel.family for kernel in op.kernels] == ["embedding"]
     lookup = op.kernels[0].lookup

@@ -12,7 +12,7 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.program.job import COMPUTE, Op, Wait
 from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard
-from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.build import DlrmWorkload, build
 from stepsight.workload.files import load_workload, parse_workload
 
 EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
@@ -39,7 +39,7 @@ def test_programs_have_the_same_structure_whatever_the_plan() -> None:
 
 def test_ranks_differ_only_in_the_ops_that_follow_the_plan() -> None:
     workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
-    job, marks = workload.job(), workload.plan_ops()
+    job, marks = workload.job(), build(workload.config, "cuda")[1]
     known = {marks.copy_indices, marks.copy_offsets, marks.lookup_forward, marks.lookup_backward,
              marks.alltoall_forward, marks.alltoall_backward}  # fmt: skip
     first, second = job.programs[0].ops, job.programs[1].ops
@@ -48,14 +48,18 @@ def test_ranks_differ_only_in_the_ops_that_follow_the_plan() -> None:
 
 def test_a_rank_without_tables_looks_up_nothing() -> None:
     workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
-    lookup = workload.job().programs[3].ops[workload.plan_ops().lookup_forward].kernels[0].lookup
+    lookup = (
+        workload.job().programs[3].ops[build(workload.config, "cuda")[1].lookup_forward].kernels[0].lookup
+    )
     assert lookup is not None
     assert lookup.tables == ()
 
 
 def test_each_rank_looks_up_its_tables_for_the_whole_batch() -> None:
     workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
-    lookup = workload.job().programs[0].ops[workload.plan_ops().lookup_forward].kernels[0].lookup
+    lookup = (
+        workload.job().programs[0].ops[build(workload.config, "cuda")[1].lookup_forward].kernels[0].lookup
+    )
     assert lookup is not None
     assert [(t.batch, t.dim, t.pooling) for t in lookup.tables] == [(4096, 128, 20.0)] * 5
 
@@ -70,7 +74,7 @@ def test_rows_are_updated_one_by_one_where_the_file_says_so() -> None:
 
 def test_the_all_to_all_carries_each_ranks_columns_to_every_rank() -> None:
     workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
-    marks, ops = workload.plan_ops(), workload.job().programs[0].ops
+    marks, ops = build(workload.config, "cuda")[1], workload.job().programs[0].ops
     forward = _collective(ops[_known(marks.alltoall_forward)])
     backward = _collective(ops[_known(marks.alltoall_backward)])
     rows = np.array([5, 2, 1, 0]) * 128 * 1024 * 4
@@ -80,7 +84,7 @@ def test_the_all_to_all_carries_each_ranks_columns_to_every_rank() -> None:
 
 def test_the_bottom_mlp_runs_under_the_all_to_all() -> None:
     workload = dlrm()
-    ops, marks = workload.job().programs[0].ops, workload.plan_ops()
+    ops, marks = workload.job().programs[0].ops, build(workload.config, "cuda")[1]
     started = _known(marks.alltoall_forward)
     waits = [i for i, op in enumerate(ops) if Wait(COMPUTE, started) in op.waits]
     between = [op.name for op in ops[started + 1 : waits[0]]]
@@ -90,7 +94,7 @@ def test_the_bottom_mlp_runs_under_the_all_to_all() -> None:
 
 def test_gradients_are_exchanged_under_the_bottom_mlps_backward() -> None:
     workload = dlrm()
-    ops, marks = workload.job().programs[0].ops, workload.plan_ops()
+    ops, marks = workload.job().programs[0].ops, build(workload.config, "cuda")[1]
     started = _known(marks.alltoall_backward)
     waited = next(i for i, op in enumerate(ops) if Wait(COMPUTE, started) in op.waits)
     assert sum("AddmmBackward0" in op.name for op in ops[started:waited]) == 3
@@ -128,7 +132,7 @@ def test_row_parts_of_a_table_are_partial_sums_and_share_its_lookups() -> None:
     rest = Shard(table.name, 1, (0, 128), (250_000, table.rows), ROW_WISE)
     split = workload.with_plan(Plan(2, (top, rest)))
     job = split.job()
-    looked_up = [p.ops[split.plan_ops().lookup_forward].kernels[0].lookup for p in job.programs]
+    looked_up = [p.ops[build(split.config, "cuda")[1].lookup_forward].kernels[0].lookup for p in job.programs]
     assert [lookup.tables[0].pooling for lookup in looked_up if lookup] == [5.0, 15.0]
     assert "aten::add" in [op.name for op in job.programs[0].ops]
 
@@ -139,7 +143,7 @@ def test_a_replicated_table_is_looked_up_locally_and_its_gradient_reduced() -> N
     whole = ((0, 128), (0, first.rows))
     shards = (Shard(first.name, 0, *whole), *(Shard(second.name, r, *whole, DATA_PARALLEL) for r in (0, 1)))
     mixed = workload.with_plan(Plan(2, shards))
-    ops, marks = mixed.job().programs[0].ops, mixed.plan_ops()
+    ops, marks = mixed.job().programs[0].ops, build(mixed.config, "cuda")[1]
     lookup = ops[marks.lookup_forward].kernels[0].lookup
     assert lookup is not None
     assert [part.batch for part in lookup.tables] == [4096, 2048]

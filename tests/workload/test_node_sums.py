@@ -10,7 +10,7 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.program.job import COMPUTE, Op, Wait
 from stepsight.tables.plan import TABLE_ROW_WISE, Plan, Shard
-from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.build import DlrmWorkload, build
 from stepsight.workload.files import load_workload
 
 EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
@@ -55,7 +55,7 @@ def test_gradients_go_the_other_way() -> None:
     assert kinds == [("all_to_allv", "peers"), ("all_to_allv", "world"), ("all_gather", "node")]
     gathered = next(i for i, op in enumerate(ops) if op.collective and op.collective.kind == "all_gather")
     waited = next(i for i, op in enumerate(ops) if Wait(COMPUTE, gathered) in op.waits)
-    assert waited < on_nodes().plan_ops().lookup_backward
+    assert waited < build(on_nodes().config, "cuda")[1].lookup_backward
 
 
 def test_the_compute_stream_waits_for_the_sums_but_not_for_the_exchange() -> None:

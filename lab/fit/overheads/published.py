@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from lab.fit.overheads.sessions import median_stat, pooled_stat
 from stepsight.overheads.tables import LAUNCH, OpStats, Overheads, Stat, stem
 
 _CPU_EVENT_US, _GPU_EVENT_US = 2.0, 4.0
@@ -47,7 +48,7 @@ class Study:
             others = {w: s for w, s in stats.items() if w != without}
             if others:
                 shares = {w: s.count / calls[w] for w, s in others.items()}
-                found[op] = OpStats(_weighed(self.gaps, shares), Stat.median(list(others.values())))
+                found[op] = OpStats(_weighed(self.gaps, shares), median_stat(list(others.values())))
         return found
 
 
@@ -73,7 +74,7 @@ def _by_workload(cells: _Cells) -> dict[str, Stat]:
     found: dict[str, list[Stat]] = {}
     for key, (mean, std, count) in cells.items():
         found.setdefault(key.split("|")[0], []).append(Stat(mean, std, int(count)))
-    return {workload: Stat.pooled(stats) for workload, stats in found.items()}
+    return {workload: pooled_stat(stats) for workload, stats in found.items()}
 
 
 def _weighed(gaps: Mapping[str, Stat], shares: Mapping[str, float]) -> Stat:
@@ -102,13 +103,13 @@ def recommendation_set(folder: Path, base: Overheads, without: str = "") -> Over
     file = msgspec.json.decode((folder / "overheads_2022-02-14.json").read_bytes())
     inside: Mapping[str, _Cells] = file["dicts"][0]
     voters = [model for model in MODELS if model != without]
-    gap = Stat.median(_votes(file["t1"], voters))
+    gap = median_stat(_votes(file["t1"], voters))
     known = {stem(name) for name in (*inside, *read_single(folder))}
 
     def mine(name: str, shared: OpStats) -> OpStats:
         votes = _votes(inside.get(name, {}), voters)
         return OpStats(
-            gap, Stat.median(votes) if votes else shared.t2, shared.t3, Stat(LAUNCH_US), shared.t5,
+            gap, median_stat(votes) if votes else shared.t2, shared.t3, Stat(LAUNCH_US), shared.t5,
             shared.whole,
         )  # fmt: skip
 
@@ -128,5 +129,5 @@ def _votes(cells: _Cells, models: list[str]) -> list[Stat]:
             if key.split("|")[0] == model and std < mean
         ]
         if batches:
-            votes.append(Stat.median(batches))
+            votes.append(median_stat(batches))
     return votes

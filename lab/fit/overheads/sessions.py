@@ -151,7 +151,7 @@ def _vote(sessions: Sequence[ProfiledSession]) -> ProfiledSession:
     return ProfiledSession(
         ", ".join(dict.fromkeys(s.host for s in sessions)),
         newest_spelling(_by_name((s.ops for s in sessions), _middle_op)),
-        _by_name((s.calls for s in sessions), Stat.median),
+        _by_name((s.calls for s in sessions), median_stat),
         float(np.median([s.recording_us for s in sessions])) if sessions else PROFILER_CPU_EVENT_US,
     )
 
@@ -167,10 +167,28 @@ def _by_name(tables: Iterable[Mapping[str, _T]], join: Callable[[list[_T]], _T])
 def _middle_op(many: list[OpStats]) -> OpStats:
     def part(name: str) -> Stat | None:
         known = [s for s in (getattr(o, name) for o in many) if s is not None]
-        return Stat.median(known) if known else None
+        return median_stat(known) if known else None
 
     return OpStats(*(part(name) for name in OpStats.__struct_fields__))
 
 
 def _seen(stats: OpStats) -> int:
     return max((s.count for s in (stats.t2, stats.whole) if s is not None), default=0)
+
+
+def median_stat(stats: Sequence[Stat]) -> Stat:
+    """The middle one of several, one vote each, however many samples it has."""
+    means = [s.mean for s in stats]
+    spread = float(np.sqrt(np.mean([s.std**2 for s in stats]) + np.var(means)))
+    cost = float(np.median([s.profiler_us for s in stats]))
+    return Stat(float(np.median(means)), spread, sum(s.count for s in stats), cost)
+
+
+def pooled_stat(stats: Sequence[Stat]) -> Stat:
+    """The statistics of all samples together."""
+    n = np.array([max(s.count, 1) for s in stats], dtype=np.float64)
+    means = np.array([s.mean for s in stats])
+    mean = float(np.average(means, weights=n))
+    variance = np.average(np.array([s.std for s in stats]) ** 2 + (means - mean) ** 2, weights=n)
+    cost = np.average([s.profiler_us for s in stats], weights=n)
+    return Stat(mean, float(np.sqrt(variance)), int(sum(s.count for s in stats)), float(cost))

@@ -121,8 +121,7 @@ def scaled_overheads(overheads: Overheads, factors: Mapping[str, float]) -> Over
     """Each class of operators by its own factor."""
 
     def scaled(stats: OpStats, factor: float) -> OpStats:
-        parts = (getattr(stats, name) for name in OpStats.__struct_fields__)
-        return OpStats(*(p.scaled(factor) if p is not None else None for p in parts))
+        return stats.each(lambda stat: stat.scaled(factor))
 
     classes = {name: scaled(stats, factors[_HOST_KINDS[name]]) for name, stats in overheads.classes.items()}
     ops = {name: scaled(stats, factors[_HOST_KINDS[op_class(name)]]) for name, stats in overheads.ops.items()}

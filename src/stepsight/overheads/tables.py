@@ -8,7 +8,7 @@ launches nothing, T5 is its whole host time.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -48,24 +48,6 @@ class Stat(msgspec.Struct, frozen=True, array_like=True):
     def scaled(self, factor: float) -> Stat:
         return Stat(self.mean * factor, self.std * factor, self.count, self.profiler_us * factor)
 
-    @classmethod
-    def pooled(cls, stats: list[Stat]) -> Stat:
-        """The statistics of all samples together."""
-        n = np.array([max(s.count, 1) for s in stats], dtype=np.float64)
-        means = np.array([s.mean for s in stats])
-        mean = float(np.average(means, weights=n))
-        variance = np.average(np.array([s.std for s in stats]) ** 2 + (means - mean) ** 2, weights=n)
-        cost = np.average([s.profiler_us for s in stats], weights=n)
-        return cls(mean, float(np.sqrt(variance)), int(sum(s.count for s in stats)), float(cost))
-
-    @classmethod
-    def median(cls, stats: list[Stat]) -> Stat:
-        """The middle one of several, one vote each, however many samples it has."""
-        means = [s.mean for s in stats]
-        spread = float(np.sqrt(np.mean([s.std**2 for s in stats]) + np.var(means)))
-        cost = float(np.median([s.profiler_us for s in stats]))
-        return cls(float(np.median(means)), spread, sum(s.count for s in stats), cost)
-
 
 class OpStats(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of one operator; a missing part falls back on its class.
@@ -80,15 +62,10 @@ class OpStats(msgspec.Struct, frozen=True, omit_defaults=True):
     t5: Stat | None = None
     whole: Stat | None = None
 
-    @classmethod
-    def pooled(cls, many: list[OpStats]) -> OpStats:
-        """Each part pooled over the operators that know it."""
-
-        def part(name: str) -> Stat | None:
-            known = [s for s in (getattr(o, name) for o in many) if s is not None]
-            return Stat.pooled(known) if known else None
-
-        return cls(*(part(name) for name in cls.__struct_fields__))
+    def each(self, change: Callable[[Stat], Stat]) -> OpStats:
+        """Every known part changed."""
+        parts = (getattr(self, name) for name in self.__struct_fields__)
+        return OpStats(*(None if part is None else change(part) for part in parts))
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -133,10 +110,6 @@ class Overheads:
         t1, t2, t3 = (self._part(seen, group, name, with_profiler) for name in ("t1", "t2", "t3"))
         return HostTimes(t1, t2, t3, t4, t5)
 
-    def launch_us(self, call: str = LAUNCH, *, with_profiler: bool = False) -> float:
-        """T4 of one runtime call."""
-        return self._mean(self.launches.get(call) or self.launches.get(LAUNCH), with_profiler)
-
     def spread(self, op_name: str) -> float:
         """Standard deviation over mean of the operator's host time."""
         seen = self._find(op_name) or self.classes[op_class(op_name)]
@@ -145,22 +118,17 @@ class Overheads:
 
     def scaled(self, factor: float) -> Overheads:
         """The same on a host where everything takes ``factor`` times as long."""
-
-        def every(o: OpStats) -> OpStats:
-            parts = (getattr(o, name) for name in OpStats.__struct_fields__)
-            return OpStats(*(p.scaled(factor) if p is not None else None for p in parts))
-
+        ops, classes = (
+            {name: stats.each(lambda s: s.scaled(factor)) for name, stats in table.items()}
+            for table in (self.ops, self.classes)
+        )
         return Overheads(
-            {k: every(v) for k, v in self.ops.items()},
-            {k: every(v) for k, v in self.classes.items()},
+            ops,
+            classes,
             {k: s.scaled(factor) for k, s in self.launches.items()},
             f"{self.provenance}; times {factor:g}",
             self.host,
         )
-
-    def merged(self, other: Overheads) -> Overheads:
-        """Both sets of samples pooled."""
-        return pooled([self, other])
 
     def over(self, fallback: Overheads) -> Overheads:
         """This set first; what it has never seen comes from ``fallback``."""
@@ -174,8 +142,8 @@ class Overheads:
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
-        rounded = {k: _rounded(v) for k, v in sorted(self.ops.items())}
-        classes = {k: _rounded(v) for k, v in sorted(self.classes.items())}
+        rounded = {k: v.each(_round) for k, v in sorted(self.ops.items())}
+        classes = {k: v.each(_round) for k, v in sorted(self.classes.items())}
         launches = {k: _round(s) for k, s in sorted(self.launches.items())}
         file = _File(self.host, self.provenance, rounded, classes, launches)
         write_whole(path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
@@ -220,23 +188,6 @@ class Overheads:
         return stat.mean + (stat.profiler_us if with_profiler else 0.0)
 
 
-def pooled(sets: list[Overheads]) -> Overheads:
-    """Many workloads' overheads as one shared set."""
-
-    def join(maps: list[Mapping[str, OpStats]]) -> dict[str, OpStats]:
-        names = {name for m in maps for name in m}
-        return {name: OpStats.pooled([m[name] for m in maps if name in m]) for name in sorted(names)}
-
-    calls = sorted({call for s in sets for call in s.launches})
-    return Overheads(
-        join([s.ops for s in sets]),
-        join([s.classes for s in sets]),
-        {c: Stat.pooled([s.launches[c] for s in sets if c in s.launches]) for c in calls},
-        "; ".join(dict.fromkeys(s.provenance for s in sets if s.provenance)),
-        "; ".join(dict.fromkeys(s.host for s in sets if s.host)),
-    )
-
-
 def eras() -> tuple[str, ...]:
     """The host eras with shipped overheads."""
     folder = resources.files(__package__) / "defaults"
@@ -278,11 +229,6 @@ def filled(first: OpStats | None, second: OpStats | None) -> OpStats:
 
 def _round(s: Stat) -> Stat:
     return Stat(round(s.mean, 2), round(s.std, 2), s.count, round(s.profiler_us, 2))
-
-
-def _rounded(o: OpStats) -> OpStats:
-    parts = (getattr(o, name) for name in OpStats.__struct_fields__)
-    return OpStats(*(_round(p) if p is not None else None for p in parts))
 
 
 def host_work_us(bytes_: float, divisions: float) -> float:

@@ -78,17 +78,8 @@ class Plan:
             found.setdefault(shard.rank, []).append(shard)
         return {rank: tuple(shards) for rank, shards in found.items()}
 
-    def of_table(self, table: str) -> tuple[Shard, ...]:
-        return tuple(shard for shard in self.shards if shard.table == table)
-
     def named(self, sharder: str) -> Plan:
         return replace(self, sharder=sharder)
-
-    def widened(self, ranks: int) -> Plan:
-        """The same shards where there are more ranks (the new ones stay empty)."""
-        if ranks < self.ranks or any(shard.kind == DATA_PARALLEL for shard in self.shards):
-            raise InputError("plan", f"cannot go from {self.ranks} to {ranks} ranks", "search anew")
-        return replace(self, ranks=ranks)
 
     def memory_bytes(self, tables: Sequence[Table], optimizer: str = "sgd") -> FloatArray:
         """Weights, optimizer state and (data-parallel) gradients of each rank's shards."""
@@ -125,29 +116,17 @@ class Plan:
 
     def to_json(self) -> bytes:
         """The plan file: one object per shard, ranges as [start, stop]."""
-        shards = [
-            {
-                "table": s.table,
-                "rank": s.rank,
-                "kind": s.kind,
-                "columns": list(s.columns),
-                "rows": list(s.rows),
-            }
-            for s in self.shards
-        ]
-        document = {"ranks": self.ranks, "sharder": self.sharder, "shards": shards}
+        document = {"ranks": self.ranks, "sharder": self.sharder, "shards": self.shards}
         return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
     @classmethod
     def from_json(cls, text: bytes | str, where: str = "plan") -> Plan:
         try:
-            file = msgspec.json.decode(text, type=_PlanFile)
+            return msgspec.json.decode(text, type=Plan)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 where, f"is not a plan: {error}", "see docs/sharding.md for the format"
             ) from None
-        shards = (Shard(s.table, s.rank, s.columns, s.rows, s.kind) for s in file.shards)
-        return cls(file.ranks, tuple(shards), file.sharder)
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
@@ -155,20 +134,6 @@ class Plan:
 
     def write(self, path: str | Path) -> None:
         write_whole(path, self.to_json())
-
-
-class _ShardFile(msgspec.Struct):
-    table: str
-    rank: int
-    columns: tuple[int, int]
-    rows: tuple[int, int]
-    kind: str = TABLE_WISE
-
-
-class _PlanFile(msgspec.Struct):
-    ranks: int
-    shards: list[_ShardFile]
-    sharder: str = ""
 
 
 def shard_bytes(shard: Shard, table: Table, optimizer: str) -> float:

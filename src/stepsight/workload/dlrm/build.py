@@ -22,7 +22,6 @@ from stepsight.tables.table import Table, check_tables
 from stepsight.workload.described import Described
 from stepsight.workload.dlrm import embeddings, exchange, torchrec, torchrec_cpu
 from stepsight.workload.dlrm.config import (
-    EAGER,
     JOINT_STACK,
     OWN_PROGRAMS,
     TORCHREC_STACK,
@@ -87,15 +86,6 @@ class DlrmWorkload(Described[DlrmConfig]):
         if self.config.stack in OWN_PROGRAMS:
             return joint_job(self.config) if self.config.stack == JOINT_STACK else hugectr_job(self.config)
         return build(self._on(device), device, fused)[0]
-
-    def plan_ops(self, device: str = "cuda", *, fused: bool | None = None) -> PlanOps:
-        """Which ops of every rank's program a change of plan changes."""
-        if self.config.stack not in (EAGER, TORCHREC_STACK):
-            raise InputError(
-                self.config.source or self.name, f"stack {self.config.stack} places its tables itself",
-                'set stack = "eager"',
-            )  # fmt: skip
-        return build(self._on(device), device, fused)[1]
 
     def _on(self, device: str) -> DlrmConfig:
         """TorchRec looks up with FBGEMM on a CPU, too."""
