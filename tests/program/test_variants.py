@@ -19,7 +19,7 @@ def test_streaming_kernels_are_told_apart_by_the_plain_operator(given: str, plai
 @pytest.mark.parametrize(
     ("operator", "kind"),
     [("linear", Kind()), ("bmm", Kind("bmm")), ("dgrad", Kind(role=Role.DGRAD)),
-     ("bmm_wgrad", Kind(role=Role.WGRAD)), ("mm, unaligned", Kind("unaligned"))],
+     ("bmm_wgrad", Kind(role=Role.WGRAD))],
 )  # fmt: skip
 def test_products_have_a_role_and_a_variant(operator: str, kind: Kind) -> None:
     assert Kernel.of("gemm", operator=operator, m=8).kind == kind

@@ -27,7 +27,7 @@ from stepsight.kernels.roofline import BoolArray, peak_flops, roofline, speed_of
 from stepsight.kernels.streams import HALF
 from stepsight.kernels.tiles import BATCHED_SPREAD, batched_us
 from stepsight.program.job import PLAIN
-from stepsight.program.variants import UNALIGNED, Kind, Role
+from stepsight.program.variants import Kind, Role
 
 _CONSTANTS = area("kernels")
 
@@ -50,7 +50,7 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates) -> Estimat
     factor = np.ones(len(batch))
     if batch.dtype == "tf32":
         factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
-    unaligned = batch.where(lambda kind: kind.variant == UNALIGNED) | off_boundaries(batch)
+    unaligned = off_boundaries(batch)
     if unaligned.any():
         more = NARROW_HALF_LOADS if batch.dtype in HALF else NARROW_LOADS
         # Narrow loads overlap with memory that is slower still.

@@ -30,18 +30,17 @@ class Role(Enum):
 class Kind(NamedTuple):
     """A kernel's variant within its family, and its role.
 
-    gemm: ``bmm`` (called batched), ``baddbmm`` (adds a third matrix), ``unaligned`` (rows off 16-byte
-    boundaries). attention: the version (``flash1`` to ``flash3``, ``cudnn``, ``efficient``, ``serving``).
-    conv: ``cudnn`` (cuDNN's depthwise kernels), ``grouped_direct`` (its kernels for groups without tensor
-    cores). Kernels that stream memory: the operator without library, underscores and overload (``gelu``,
-    ``index_put``).
+    gemm: ``bmm`` (called batched), ``baddbmm`` (adds a third matrix). attention: the version (``flash1`` to
+    ``flash3``, ``cudnn``, ``efficient``, ``serving``). conv: ``cudnn`` (cuDNN's depthwise kernels),
+    ``grouped_direct`` (its kernels for groups without tensor cores). Kernels that stream memory: the operator
+    without library, underscores and overload (``gelu``, ``index_put``).
     """
 
     variant: str = ""
     role: Role | None = None
 
 
-UNALIGNED, PAGEABLE, GROUPED_DIRECT = "unaligned", "pageable", "grouped_direct"
+PAGEABLE, GROUPED_DIRECT = "pageable", "grouped_direct"
 FLASH1, FLASH2, FLASH3 = "flash1", "flash2", "flash3"
 CUDNN, EFFICIENT, SERVING = "cudnn", "efficient", "serving"
 
@@ -65,7 +64,7 @@ def classify(family: str, operator: str) -> Kind:
     """The kind of a kernel of ``family`` that ``operator`` launches."""
     if family == "gemm":
         gradient = next((r for r in (Role.DGRAD, Role.WGRAD) if operator.endswith(r.value)), None)
-        return Kind(_product(operator), gradient)
+        return Kind(operator if operator in ("bmm", "baddbmm") else "", gradient)
     if family.startswith("attention"):
         named = (version for pattern, version in _ATTENTION if pattern.search(operator))
         return Kind(next(named, FLASH2))
@@ -87,9 +86,3 @@ def plain_name(operator: str) -> str:
     plain = operator.rsplit("::", 1)[-1].split(".", 1)[0]
     plain = _ALIASES.get(plain, plain).strip("_")
     return _ALIASES.get(plain, plain)
-
-
-def _product(operator: str) -> str:
-    if operator.endswith(UNALIGNED):
-        return UNALIGNED
-    return operator if operator in ("bmm", "baddbmm") else ""

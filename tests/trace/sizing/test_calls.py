@@ -67,13 +67,6 @@ def test_a_split_k_product_and_its_tail_share_the_products_time() -> None:
     assert [(k.family, seen.share) for k, seen in parts] == [("gemm", 0.75), ("gemm", 0.25)]
 
 
-def test_a_gemm_whose_kernel_loads_single_elements_is_unaligned() -> None:
-    name = "cutlass_80_tensorop_s1688gemm_128x128_32x3_tn_align{}"
-    dims = [[1024, 1705], [1705, 512]]
-    assert kernel("aten::mm", dims, name.format(1)).operator.endswith("unaligned")
-    assert not kernel("aten::mm", dims, name.format(4)).operator.endswith("unaligned")
-
-
 def test_elementwise_reads_its_inputs_and_writes_the_broadcast() -> None:
     k = kernel("aten::add", [[32, 8], [8], []], STREAM)
     assert (k.dim("elements"), k.dim("read_bytes"), k.dim("write_bytes")) == (256, 4 * 264, 4 * 256)

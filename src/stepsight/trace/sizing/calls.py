@@ -17,7 +17,6 @@ from itertools import pairwise
 from math import prod
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.kernels.gemms import ROW_BYTES
 from stepsight.overheads.tables import op_class
 from stepsight.program.aten.call import Precision
 from stepsight.program.aten.products import attention_kernel
@@ -25,7 +24,6 @@ from stepsight.program.aten.rows import row_kernel
 from stepsight.program.aten.table import lower
 from stepsight.program.job import Kernel, Sizing
 from stepsight.program.observation import Observation
-from stepsight.program.variants import UNALIGNED, classify
 from stepsight.trace.constants import COUNTED_SPREAD
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
@@ -54,10 +52,7 @@ _OTHER_COMMUNICATION = re.compile(
 _ATTENTION_OP = re.compile(r"flash_?att|scaled_dot_product|efficient_attention|fmha", re.IGNORECASE)
 _IN_PART = re.compile(r"slice|split|select|embedding|index")
 """What Inductor names fused kernels by when they read or write a part of a tensor."""
-_PERMUTES = "permutepooledembs"
-"""FBGEMM's operators that put pooled embeddings in the order of features: all are read and written once."""
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose", re.IGNORECASE)
-_ALIGNED_TO = re.compile(r"_align(\d)")
 _ROWS = frozenset({"softmax", "softmax_backward", "layer_norm", "layer_norm_backward", "layer_norm_weights"})
 Sized = tuple[Kernel | None, int]
 """A launched kernel's work, and the number of the group of kernels that share it."""
@@ -210,22 +205,16 @@ def _lowered(op: Event, names: tuple[str, ...], result: tuple[int, ...]) -> tupl
         return ()  # inputs that the call's schema does not explain
     if products:
         reordered = any(_LAYOUT.search(name) for name in names)
-        kernels = tuple(_as_launched(k, products, reordered=reordered) for k in kernels)
+        kernels = tuple(_as_launched(k, reordered=reordered) for k in kernels)
     return kernels
 
 
-def _as_launched(kernel: Kernel, names: Sequence[str], *, reordered: bool) -> Kernel:
-    """A product as its kernel's name states it: CUTLASS names the elements that it loads at once, cuDNN the
-    copies into the layout of tensor cores."""
-    if kernel.family == "gemm":
-        loads = next((found for name in names if (found := _ALIGNED_TO.search(name))), None)
-        if loads is not None and int(loads[1]) * dtype_bytes(kernel.dtype) < ROW_BYTES:
-            operator = f"{kernel.operator}, {UNALIGNED}"
-            return replace(kernel, operator=operator, kind=classify("gemm", operator))
-    if kernel.family.startswith("conv"):
-        dims = tuple((key, float(reordered) if key == "reordered" else value) for key, value in kernel.dims)
-        return replace(kernel, dims=dims)
-    return kernel
+def _as_launched(kernel: Kernel, *, reordered: bool) -> Kernel:
+    """A convolution with the copies into the layout of tensor cores that cuDNN names."""
+    if not kernel.family.startswith("conv"):
+        return kernel
+    dims = tuple((key, float(reordered) if key == "reordered" else value) for key, value in kernel.dims)
+    return replace(kernel, dims=dims)
 
 
 def _triton(op: Event) -> tuple[Kernel, ...]:
@@ -254,8 +243,6 @@ def _custom(op: Event, names: tuple[str, ...]) -> tuple[Kernel, ...]:
     tensors = tensors_of(op)
     working = [name for name in names if STREAM not in kinds_of(name)] or list(names)
     kinds = kinds_of(working[0]) if len(set(working)) == 1 else ()
-    if _PERMUTES in op.name.lower().replace("_", ""):
-        kinds, tensors = (STREAM,), [max(tensors, key=lambda t: t.bytes)] if tensors else []
     if not tensors or not kinds:
         return ()
     kind, largest = kinds[0], max(tensors, key=lambda t: t.elements)
