@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.datasets.kernel_tables.files import read_table
+from lab.fit.kernels.events import model_reading_us, reading_us
 from lab.fit.kernels.learn import FIT_DATE, spread_of
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.gpus import find_gpu, load_gpu
@@ -65,7 +66,7 @@ def unthrottled(model: LearnedModel, products: Sequence[Products]) -> LearnedMod
     if not mine or len(mine[0].time_us) < FEWEST["linear"]:
         return model
     kernel_us, _ = model.time_us(mine[0].batch, model.machine)
-    stretch = float(np.median(model.reading_us(mine[0].batch, kernel_us) / mine[0].time_us))
+    stretch = float(np.median(model_reading_us(model, mine[0].batch, kernel_us) / mine[0].time_us))
     trees = replace(model.trees, bias=model.trees.bias - float(np.log(stretch)))
     return replace(model, trees=trees, path=replace(model.path, stretch=stretch))
 
@@ -73,7 +74,7 @@ def unthrottled(model: LearnedModel, products: Sequence[Products]) -> LearnedMod
 def _log_ratio(products: Products, models: Sequence[LearnedModel], share: float) -> FloatArray:
     trial = Board(products.gpu, products.variant, share, 0.1, 0, 0.0, "", "")
     asked = KernelModels(load_gpu(products.gpu), tuple(models), boards=Boards((trial,)))
-    reading = asked.reading_us(products.batch, asked.estimate_batch(products.batch).time_us)
+    reading = reading_us(asked, products.batch, asked.estimate_batch(products.batch).time_us)
     return np.asarray(np.log(reading / products.time_us))
 
 

@@ -7,7 +7,7 @@ how many ranks share the model are one shape.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from stepsight.kernels.models import KernelModels
 from stepsight.kernels.streams import HALF_VARIANT, stream_columns, stream_us
 from stepsight.kernels.tiles import BatchedConstants, batched_us
 from stepsight.prediction.kernel_times import Table
-from stepsight.program.variants import FLASH2
+from stepsight.program.variants import FLASH2, Kind, Role
 
 LEFT_OUT_PERCENT = 20
 ATTENTION_SETTINGS = Settings(trees=150, depth=4, rate=0.15)
@@ -125,12 +125,12 @@ def stream_variant(batch: Batch) -> str:
 
 
 def _gemms(spec: GpuSpec, source: str, parts: Sequence[Timed]) -> Iterator[Residual]:
-    tables = KernelModels.for_gpu(spec).without_residuals()
+    tables = replace(KernelModels.for_gpu(spec), residuals=())
     groups: dict[str, list[Timed]] = {}
     for timed in parts:
         first = timed.operator.kernels[0]
         batched = bool((first.dims["batch"] > 1).any())
-        groups.setdefault(gemms.variant_of(first.kinds[0], batched), []).append(timed)
+        groups.setdefault(_variant_of(first.kinds[0], batched), []).append(timed)
     for variant, members in groups.items():
         named: list[dict[str, FloatArray]] = []
         base = []
@@ -183,3 +183,10 @@ def fit_constants(operators: Iterable[Timed]) -> BatchedConstants:
         BatchedConstants(round(a, 2), round(b, 2), c) for a, b, c in product(MEMORY, MATRIX, TRIED_START_US)
     ]
     return min(tried, key=error)
+
+
+def _variant_of(kind: Kind, batched: bool) -> str:
+    """Which correction a GEMM takes."""
+    if kind.role in (Role.DGRAD, Role.WGRAD):
+        return gemms.BATCHED_BACKWARD if batched else gemms.BACKWARD
+    return gemms.BATCHED if batched else gemms.FORWARD

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lab.fit.kernels.boost import Settings, boost
+from lab.fit.kernels.events import model_reading_us, output_tiles, path_reading_us
 from lab.fit.kernels.sources import Measured
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
@@ -22,7 +23,6 @@ from stepsight.kernels.learned.model import (
     Provenance,
     base_us,
     light_us,
-    output_tiles,
 )
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.stream_costs import STREAMS
@@ -63,9 +63,7 @@ def learn(
     tables, targets, weights, lows, highs = [], [], [], [], []
     names: tuple[str, ...] = ()
     for part in measured:
-        floor_us = path.reading_us(
-            np.zeros(len(part.time_us)), path.second_launch(part.batch.dims, machine.sms)
-        )
+        floor_us = path_reading_us(path, np.zeros(len(part.time_us)), part.batch.dims, machine.sms)
         clear = part.time_us > CLEAR_OF_FLOOR * floor_us
         kernel_us = part.time_us - path.added_us
         if hidden is not None:  # dropping these rows would leave only the slow ones of their size
@@ -123,7 +121,7 @@ def _scored(model: LearnedModel, measured: Sequence[Measured], rows: int, note: 
         batch = Batch(part.batch.family, part.batch.dtype, dims, [], np.arange(int(shown.sum())))
         stack = None if part.stacks is None else np.array(part.stacks)[shown].tolist()
         kernel_us, _ = model.time_us(batch, model.machine, stack)
-        predicted.append(model.reading_us(batch, kernel_us) if part.timed_by_events else kernel_us)
+        predicted.append(model_reading_us(model, batch, kernel_us) if part.timed_by_events else kernel_us)
         truth.append(part.time_us[shown])
     p, t = np.concatenate(predicted), np.concatenate(truth)
     sources = ", ".join(dict.fromkeys(part.source for part in measured))

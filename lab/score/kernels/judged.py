@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from lab.fit.kernels.events import reading_us
 from lab.fit.kernels.learn import NORMAL_90
 from lab.fit.kernels.sources import Measured
 from stepsight.estimate import FloatArray
@@ -73,6 +74,6 @@ def judge(
         return None
     batch = replace(part.batch.take(at), positions=np.arange(len(at)))
     answer = models.estimate_batch(batch)
-    reading = models.reading_us(batch, answer.time_us)
+    reading = reading_us(models, batch, answer.time_us)
     used = f"{used}, above {ABOVE_US:.0f} µs"
     return Judged.of(name, reading, part.time_us[at], answer.spread, used, kind)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.fit.kernels.boards import Products, fit_board, model_products
+from lab.fit.kernels.events import reading_us
 from lab.fit.kernels.learn import fingerprint
 from lab.fit.kernels.recipes import event_model
 from lab.fit.kernels.sources import Measured, held_out
@@ -132,7 +133,7 @@ def _of_models(products: Products) -> Judged | None:
             models = KernelModels(spec, shipped.shipped, shipped.streams, boards=Boards((share,)))
         batch = products.take(np.nonzero(mine)[0]).batch
         answer = models.estimate_batch(batch)
-        predicted[mine] = models.reading_us(batch, answer.time_us, as_tabled=False)
+        predicted[mine] = reading_us(models, batch, answer.time_us, as_tabled=False)
         spread[mine] = answer.spread
     at = np.nonzero(predicted)[0]
     if not len(at):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lab.datasets.kernel_tables.files import read_table
+from lab.fit.kernels.events import reading_us
 from lab.fit.kernels.sources import (
     SERVING_SYSTEMS,
     Measured,
@@ -139,7 +140,9 @@ def _times(part: Measured, at: IntArray, models: KernelModels) -> TableTimes:
     if not len(at):
         return times
     if part.stacks is None:
-        times.put(batch, models.estimate_batch(batch), models, as_events=part.timed_by_events)
+        times.put(batch, models.estimate_batch(batch), models)
+        if part.timed_by_events:
+            times.time_us = reading_us(models, batch, times.time_us)
         return times
     wanted = part.batch.family, part.batch.dtype, models.spec.name
     model = next(m for m in models.shipped if (m.family, m.dtype, m.machine.name) == wanted)

@@ -144,13 +144,6 @@ def columns(sizes: Mapping[str, FloatArray], added: FloatArray, spec: GpuSpec) -
     return named
 
 
-def variant_of(kind: Kind, batched: bool) -> str:
-    """Which correction a GEMM takes."""
-    if kind.role in (Role.DGRAD, Role.WGRAD):
-        return BATCHED_BACKWARD if batched else BACKWARD
-    return BATCHED if batched else FORWARD
-
-
 def apply_training_correction(
     batch: Batch, spec: GpuSpec, answer: Estimates, residuals: Sequence[Residual], *, own_table: bool
 ) -> Estimates:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.estimate import Estimates, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.attention import FusedAttention
 from stepsight.kernels.changed_gpu import Rescaled, as_chip, catalogue_gpu
@@ -22,7 +22,6 @@ from stepsight.kernels.learned.model import SHIPPED, LearnedModel, shipped_model
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, load_residuals
 from stepsight.kernels.learned.transfer import FILE as BOARDS_FILE
 from stepsight.kernels.learned.transfer import NO_BOARDS, Boards, load_boards
-from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
 from stepsight.kernels.roofline import BoolArray, Roofline, at_most_peak
@@ -96,12 +95,12 @@ class KernelModels:
     known: KernelModels | None = None
     given: GpuSpec | None = None
     _embedding: KernelEstimator | None = field(default=None, repr=False)
-    _fitted: Fitted = field(init=False, repr=False)
+    fitted: Fitted = field(init=False, repr=False)
     _estimators: tuple[Estimator, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._fitted = Fitted(self.spec, self.shipped, self.streams, self.residuals, self.boards)
-        self._estimators = estimators(self._fitted, self.known)
+        self.fitted = Fitted(self.spec, self.shipped, self.streams, self.residuals, self.boards)
+        self._estimators = estimators(self.fitted, self.known)
 
     @classmethod
     def for_gpu(cls, spec: GpuSpec) -> KernelModels:
@@ -131,10 +130,6 @@ class KernelModels:
             models.measured = MeasuredKernels.load(folder)
         models._embedding = _lookups(folder)
         return models
-
-    def without_residuals(self) -> KernelModels:
-        """The same models without the half-precision corrections: what those are fitted on top of."""
-        return KernelModels(self.spec, self.shipped, self.streams, self.measured, boards=self.boards)
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Times of many kernels at once, in the order given."""
@@ -168,30 +163,6 @@ class KernelModels:
             if not len(left):
                 break
         return at_most_peak(put_together(parts, len(batch)), batch, self.given or self.spec)
-
-    def reading_us(self, batch: Batch, kernel_us: FloatArray, *, as_tabled: bool = True) -> FloatArray:
-        """What CUDA events around each operator would read (see `EventPath`).
-
-        ``as_tabled``: on the board of the table; else on one at its usual clocks.
-        """
-        reading: FloatArray = kernel_us.copy()
-        mine = Machine.of(self.spec, "fp32")
-        stream = min(self.streams, key=lambda s: s.machine.distance(mine), default=None)
-        many = batch.dims["batch"] > 1 if batch.family == "gemm" else np.zeros(len(batch), dtype=bool)
-        many = many | batch.where(lambda kind: batch.family == "gemm" and kind.variant == "bmm")
-        for batched in (False, True):
-            rows = np.nonzero(many == batched)[0]
-            variant = ("bmm" if batched else "linear") if batch.family == "gemm" else ""
-            chosen = self._fitted.choice(batch.family, batch.dtype, variant) if len(rows) else None
-            if chosen is not None:
-                path = chosen.models[0].path if as_tabled else chosen.models[0].path.unthrottled()
-                second = path.second_launch(batch.take(rows).dims, chosen.models[0].machine.sms)
-                reading[rows] = path.reading_us(kernel_us[rows], second)
-            elif len(rows) and stream is not None:
-                for operator, part in batch.take(rows).by_variant(lambda variant: True):
-                    at = rows[part]
-                    reading[at] = stream.path_of(operator).reading_us(kernel_us[at])
-        return reading
 
     def measured_lookups(self, operator: str) -> MeasuredLookups | None:
         """Lookups with an operator as they were measured for this platform; None where none were at all."""

@@ -75,12 +75,6 @@ class Streamed:
     def usual_share(self) -> float:
         return float(np.median(list(self.share.values())))
 
-    def path_of(self, op: str) -> EventPath:
-        """The event path of an op; the median one for an op that was not measured."""
-        if op in self.path:
-            return self.path[op]
-        return EventPath(added_us=float(np.median([path.added_us for path in self.path.values()])))
-
 
 def measured_stream(streams: Sequence[Streamed], spec: GpuSpec) -> tuple[Streamed | None, bool]:
     """The measured streams to scale a chip's by, and whether they are its own.

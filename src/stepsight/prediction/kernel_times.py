@@ -208,11 +208,10 @@ class TableTimes:
         self.source: list[str] = [Source.DEFAULT.label] * n
         self.note: list[str] = [""] * n
 
-    def put(self, batch: Batch, answer: Estimates, models: KernelModels, *, as_events: bool = False) -> None:
-        """Answers of one batch; ``as_events`` adds what CUDA events around the operator would read."""
+    def put(self, batch: Batch, answer: Estimates, models: KernelModels) -> None:
+        """Answers of one batch."""
         at = batch.positions
-        self.kernel_us[at] = answer.time_us
-        self.time_us[at] = models.reading_us(batch, answer.time_us) if as_events else answer.time_us
+        self.time_us[at] = self.kernel_us[at] = answer.time_us
         self.spread[at] = answer.spread
         note = without_units(batch, models.spec)
         for i, position in enumerate(at.tolist()):

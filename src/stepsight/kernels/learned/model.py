@@ -37,13 +37,10 @@ RANGE_KEYS: Mapping[str, tuple[str, ...]] = {
 """The columns whose fitted range decides whether a shape is an extrapolation."""
 
 
-SPLIT_TILE = 128
-"""Side of the output tiles by which a product's thread blocks are counted."""
-
-
 @dataclass(frozen=True, slots=True)
 class EventPath:
-    """What events add to a kernel's time.
+    """What events around an operator added to a kernel's time in the table that was fitted (the laboratory
+    reads it).
 
     ``added_us`` passes between the first event and the kernel's start; no reading falls below
     ``floor_us``, the host's own time for the operator. ``stretch``: how much longer kernels took on the
@@ -60,30 +57,6 @@ class EventPath:
     second_us: float = 0.0
     split_depth: float = 0.0
     split_slope: float = 0.0
-
-    def reading_us(self, kernel_us: FloatArray, second: FloatArray | float = 0.0) -> FloatArray:
-        """What the events would read around kernels that take ``kernel_us``.
-
-        ``second``: 1 for operators that launch a second kernel, else 0 (see `second_launch`).
-        """
-        return np.maximum(self.stretch * kernel_us + self.added_us, self.floor_us + self.second_us * second)
-
-    def unthrottled(self) -> EventPath:
-        """The same host around a board that runs at its usual clocks."""
-        return replace(self, stretch=1.0)
-
-    def second_launch(self, dims: Mapping[str, FloatArray], sms: int) -> FloatArray | float:
-        """1 for products that are split along k, else 0."""
-        if self.second_us == 0 or "k" not in dims:
-            return 0.0
-        deepest = self.split_depth + self.split_slope * output_tiles(dims) / sms
-        return np.asarray(dims["k"] > deepest, dtype=np.float64)
-
-
-def output_tiles(dims: Mapping[str, FloatArray]) -> FloatArray:
-    """Thread blocks of a product, one for each tile of its output."""
-    tiles = np.ceil(dims["m"] / SPLIT_TILE) * np.ceil(dims["n"] / SPLIT_TILE) * np.maximum(dims["batch"], 1.0)
-    return np.asarray(tiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +124,6 @@ class LearnedModel:
             named["stack"] = self._stack_column(len(batch), stack)
         learned = self.trees.predict(as_table(named, self.columns))
         return base_us(self.base, batch.as_family(self.family), machine) * np.exp(learned), outside
-
-    def reading_us(self, batch: Batch, kernel_us: FloatArray) -> FloatArray:
-        """What events around these kernels would read, as in the table that was fitted."""
-        return self.path.reading_us(kernel_us, self.path.second_launch(batch.dims, self.machine.sms))
 
     def _outside(self, named: Mapping[str, FloatArray]) -> FloatArray:
         total = np.zeros(len(next(iter(named.values()))))

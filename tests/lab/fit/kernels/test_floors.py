@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lab.fit.kernels.events import path_reading_us
 from lab.fit.kernels.learn import launch_path
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.model import EventPath
@@ -16,7 +17,7 @@ def small_products(n: int = 600) -> tuple[Batch, np.ndarray]:
     rng = np.random.default_rng(0)
     sizes = {key: np.floor(np.exp(rng.uniform(2.0, 6.5, n))) for key in ("m", "n", "k")}
     batch = Batch.of("gemm", "fp32", sizes, "linear")
-    readings = TRUTH.reading_us(np.full(n, 5.0), TRUTH.second_launch(batch.dims, MACHINE.sms))
+    readings = path_reading_us(TRUTH, np.full(n, 5.0), batch.dims, MACHINE.sms)
     return batch, readings * np.exp(rng.normal(0, 0.005, n))
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from lab.fit.kernels.boost import Settings, boost
+from lab.fit.kernels.events import path_reading_us
 from lab.fit.kernels.learn import fit_streams, gemm_anchors, learn
 from lab.fit.kernels.sources import Measured, held_out
 from stepsight.kernels.columns import Batch
@@ -41,7 +42,12 @@ def test_a_hidden_efficiency_is_found_and_the_event_path_taken_off() -> None:
     efficiency = np.where(batch.dims["k"] > 700, 0.8, 0.5)
     kernel_us = (BASE_US + light_us(batch, MACHINE)) / efficiency
     path = EventPath(added_us=15.0, floor_us=40.0)
-    model = learn([measured(batch, path.reading_us(kernel_us))], MACHINE, Settings(trees=100), path=path)
+    model = learn(
+        [measured(batch, path_reading_us(path, kernel_us, batch.dims, MACHINE.sms))],
+        MACHINE,
+        Settings(trees=100),
+        path=path,
+    )
     assert model.provenance.mape < 0.03
     large = Batch.of(
         "gemm", "fp32", {"m": np.array([3000.0]), "n": np.array([3000.0]), "k": np.array([2000.0])}
