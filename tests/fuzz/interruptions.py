@@ -41,15 +41,20 @@ for _ in range(4):
 
 @dataclass(frozen=True)
 class Command:
-    """``arguments`` of stepsight in a folder; ``files`` are written whole; ``check`` looks at the rest."""
+    """``arguments`` of stepsight in a folder; ``files`` are written whole; ``check`` looks at the rest.
+
+    ``journal`` is the file of lines that it appends to: half of the time it is disturbed once that has some.
+    ``needs`` is the package without which it does not run.
+    """
 
     name: str
     arguments: Callable[[Path], Sequence[str]]
     files: tuple[str, ...] = ()
     check: Callable[[Path], None] = lambda folder: None
     seconds: float = 5.0
-    torch: bool = False
-    again: bool = False
+    needs: str = ""
+    again: bool = True
+    journal: str = ""
 
 
 def _trials(folder: Path) -> None:
@@ -71,6 +76,13 @@ def _tune(folder: Path) -> list[str]:
     model, kept, rows = EXAMPLES / "llama3_8b_fsdp.toml", folder / "trials.jsonl", folder / "rows.csv"
     return ["tune", str(model), "-p", "8xH100-SXM", "--over", "zero,micro_batch", "--workers", "2",
             "--resume", str(kept), "--csv", str(rows)]  # fmt: skip
+
+
+def _tune_on_ray(folder: Path) -> list[str]:
+    """On the cluster at RAY_ADDRESS."""
+    found = _tune(folder)
+    at = found.index("--workers")
+    return [*found[:at], "--ray", os.environ.get("RAY_ADDRESS", "auto"), *found[at + 2 :]]
 
 
 def _sweep(folder: Path) -> list[str]:
@@ -98,15 +110,17 @@ def _small_run(folder: Path) -> list[str]:
 COMMANDS = (
     Command("predict", lambda f: ["predict", str(EXAMPLES / "dlrm.toml"), "-p", "8xA100-SXM4-40G",
                                   "--html", str(f / "page.html"), "--timeline", str(f / "timeline.json")],
-            ("page.html", "timeline.json"), seconds=4.0),
-    Command("tune", _tune, ("rows.csv",), _trials, seconds=6.0, again=True),
-    Command("sweep", _sweep, ("rows.csv",), _trials, seconds=6.0, again=True),
-    Command("shard", _shard, ("plan.json",), seconds=8.0, again=True),
-    Command("capture", _capture, ("step.json",), seconds=12.0, torch=True),
-    Command("run", _small_run, seconds=12.0, torch=True),
+            ("page.html", "timeline.json"), seconds=4.0, again=False),
+    Command("tune", _tune, ("rows.csv",), _trials, seconds=6.0, journal="trials.jsonl"),
+    Command("sweep", _sweep, ("rows.csv",), _trials, seconds=6.0, journal="trials.jsonl"),
+    Command("shard", _shard, ("plan.json",), seconds=8.0),
+    Command("capture", _capture, ("step.json",), seconds=12.0, needs="torch"),
+    Command("run", _small_run, seconds=12.0, needs="torch"),
+    Command("tune --ray", _tune_on_ray, ("rows.csv",), _trials, seconds=20.0, needs="ray",
+            journal="trials.jsonl"),
     Command("calibrate", lambda f: ["calibrate", "--ranks", "2", "--budget", "30s", "--out", str(f / "here"),
                                     *(["--resume"] if (f / "here" / "samples.jsonl").exists() else [])],
-            check=_calibration, seconds=90.0, torch=True),
+            check=_calibration, seconds=90.0, needs="torch", journal="here/samples.jsonl"),
 )  # fmt: skip
 
 
@@ -115,16 +129,17 @@ def interrupt(command: Command, seed: int, folder: Path) -> str:
     rng = random.Random(f"{command.name} {seed}")
     how, after_s = HOW[seed % len(HOW)], rng.uniform(0.0, command.seconds)
     old = rng.random() < 0.5
+    lines = rng.randint(1, 12) if command.journal and rng.random() < 0.5 else 0
     for name in command.files if old else ():
         (folder / name).write_bytes(OLD)
     limit = rng.choice((0, 4096, 65536, 10**6)) if how == "full disk" else None
-    ended, said = _disturbed(command, folder, how, after_s, limit)
+    ended, said = _disturbed(command, folder, how, after_s, limit, lines)
     for name in command.files:
         _whole_or_old(folder / name, old)
     if how != "SIGKILL":
         left = [p.name for p in folder.rglob("*.part")] + [p.name for p in folder.rglob(".draft")]
         assert not left, f"{command.name} left {left} after {how}"
-    if how != "SIGINT" or after_s > IMPORTS_S:  # Python itself prints one while it still imports
+    if how != "SIGINT" or after_s > IMPORTS_S or lines:  # Python itself prints one while it still imports
         assert "Traceback" not in said, f"{command.name}, {how} after {after_s:.2f} s: {said[-2000:]}"
     command.check(folder)
     if command.again:
@@ -170,11 +185,18 @@ def _run(arguments: Sequence[str], limit: int | None) -> tuple[int, str]:
 
 
 def _disturbed(
-    command: Command, folder: Path, how: str, after_s: float, limit: int | None
+    command: Command, folder: Path, how: str, after_s: float, limit: int | None, lines: int
 ) -> tuple[int, str]:
+    """Run and disturb it after a while, or once its journal has this many ``lines``."""
     if limit is not None:
         return _run(command.arguments(folder), limit)
     process = _start(command.arguments(folder), None)
+    journal, deadline = folder / command.journal, time.monotonic() + LONGEST_S
+    while lines and process.poll() is None and time.monotonic() < deadline:
+        if journal.is_file() and journal.read_bytes().count(b"\n") >= lines:
+            after_s = 0.0
+            break
+        time.sleep(0.02)
     try:
         said = process.communicate(timeout=after_s)[1]
     except subprocess.TimeoutExpired:
