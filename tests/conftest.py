@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before numpy loads: two test processes with a thread pool each would only wait for each other.
@@ -18,6 +20,30 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 # Machines are shared and noisy: no test may fail because one was slow.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+
+WITHOUT_TORCH = importlib.util.find_spec("torch") is None
+NO_TORCH = "No module named 'torch'"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Modules that need torch skip where it is not installed."""
+    found = yield
+    report = found.get_result()  # type: ignore[attr-defined]
+    if WITHOUT_TORCH and report.failed and NO_TORCH in str(report.longrepr):
+        report.outcome, report.result = "skipped", []
+        report.longrepr = (str(collector.path), 0, "Skipped: torch is not installed")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """The same of tests."""
+    found = yield
+    report = found.get_result()  # type: ignore[attr-defined]
+    if WITHOUT_TORCH and report.failed and NO_TORCH in str(report.longrepr):
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), 0, "Skipped: torch is not installed")
 
 
 @pytest.fixture(scope="session")

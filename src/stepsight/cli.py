@@ -32,6 +32,10 @@ COMMANDS = {
 }
 
 
+OPTIONAL_PACKAGES = ("torch", "pyarrow", "ray")
+"""What only some commands import; without it they say so."""
+
+
 class LazyCommands(click.Group):
     """Shows every command's help line without importing any of them."""
 
@@ -85,4 +89,12 @@ def main() -> None:
         sys.exit(error.code or 1)
     except StepsightError as error:
         click.echo(f"stepsight: {error}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in OPTIONAL_PACKAGES:
+            raise
+        click.echo(
+            f"stepsight: this needs {package}, which is not installed; pip install {package}", err=True
+        )
         sys.exit(2)

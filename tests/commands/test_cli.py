@@ -175,3 +175,23 @@ def test_vision_models_have_a_name_and_run_on_any_number_of_gpus(name, parameter
         assert answer["memory"]["parts_bytes"]["parameters"] == pytest.approx(1e9 * parameters_gb, rel=0.01)
         rates.append(answer["throughput"]["samples_per_s"])
     assert 7 < rates[1] / rates[0] <= 8
+
+
+WITHOUT_TORCH = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from stepsight.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("arguments", [("capture", "x.py", "-p", "4xV100"), ("run", "examples/dlrm.toml")])
+def test_a_command_that_needs_torch_says_so(arguments: tuple[str, ...]) -> None:
+    line = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "stepsight: this needs torch, which is not installed; pip install torch\n"

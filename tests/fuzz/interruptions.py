@@ -78,13 +78,6 @@ def _tune(folder: Path) -> list[str]:
             "--resume", str(kept), "--csv", str(rows)]  # fmt: skip
 
 
-def _tune_on_ray(folder: Path) -> list[str]:
-    """On the cluster at RAY_ADDRESS."""
-    found = _tune(folder)
-    at = found.index("--workers")
-    return [*found[:at], "--ray", os.environ.get("RAY_ADDRESS", "auto"), *found[at + 2 :]]
-
-
 def _sweep(folder: Path) -> list[str]:
     kept, rows = folder / "trials.jsonl", folder / "rows.csv"
     return ["sweep", str(EXAMPLES / "dlrm.toml"), "--over", "batch=512,1024,2048,4096", "--over",
@@ -116,8 +109,6 @@ COMMANDS = (
     Command("shard", _shard, ("plan.json",), seconds=8.0),
     Command("capture", _capture, ("step.json",), seconds=12.0, needs="torch"),
     Command("run", _small_run, seconds=12.0, needs="torch"),
-    Command("tune --ray", _tune_on_ray, ("rows.csv",), _trials, seconds=20.0, needs="ray",
-            journal="trials.jsonl"),
     Command("calibrate", lambda f: ["calibrate", "--ranks", "2", "--budget", "30s", "--out", str(f / "here"),
                                     *(["--resume"] if (f / "here" / "samples.jsonl").exists() else [])],
             check=_calibration, seconds=90.0, needs="torch", journal="here/samples.jsonl"),

@@ -49,7 +49,7 @@ def test_every_gpu_of_the_catalogue_has_figures_and_a_source():
     ("name", "problem"),
     [
         ("8xA100-SMX4-40G", "did you mean"),
-        ("8xA1000", "known: A10, A100"),
+        ("8xA1000", "did you mean 'A100-SXM4-80G'"),
         ("nonsense", "neither a name"),
         ("0xV100", "at least one GPU"),
     ],

@@ -218,9 +218,10 @@ def with_remedies(
         for one in advise(workload, platform, assignments=assignments).changes
         if one.fits
     ]
-    if not tried and p.language is not None:
-        tried = [*p.what_would_help, f"or search all layouts: stepsight tune {workload} -p {p.platform}"]
-    return replace(p, remedies=tuple(tried[:MOST_REMEDIES]))
+    tried = tried[:MOST_REMEDIES] or list(p.what_would_help)
+    if p.language is not None and len(tried) < MOST_REMEDIES:
+        tried.append(f"or search all layouts: stepsight tune {workload} -p {p.platform}")
+    return replace(p, remedies=tuple(tried))
 
 
 def show_prediction(prediction: Prediction, as_json: bool, run: WholeRun | None = None) -> None:

@@ -88,10 +88,10 @@ def _words(name: str) -> list[str]:
 
 
 def nearest_gpu(name: str) -> str:
-    """The GPU that was probably meant, by its names and aliases, and the list of all."""
+    """The GPU that was probably meant, by its names and aliases."""
     close = closest(canonical(name), _by_alias())
-    listed = f"known: {', '.join(sorted(gpu_catalogue()))}"
-    return f"did you mean {_by_alias()[close]!r}? ({listed})" if close else listed
+    meant = f"did you mean {_by_alias()[close]!r}? " if close else ""
+    return f"{meant}`stepsight platforms` lists all; a file describes any other (docs/platforms.md)"
 
 
 def load_gpu(name: str) -> GpuSpec:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 def time(us: float) -> str:
     """12.3 µs, 4.56 ms, 7.89 s."""
-    size = abs(us)
+    size, sign = abs(us), "−" if us <= -0.05 else ""
     if size < 1e3:
-        return f"{us:.1f} µs"
-    return f"{us / 1e3:.2f} ms" if size < 1e6 else f"{us / 1e6:.2f} s"
+        return f"{sign}{size:.1f} µs"
+    return f"{sign}{size / 1e3:.2f} ms" if size < 1e6 else f"{sign}{size / 1e6:.2f} s"
 
 
 def size(count: float) -> str:
@@ -112,10 +112,16 @@ def rate_lines(p: Prediction) -> list[tuple[str, str]]:
     return found
 
 
+def _scaled(value: float, unit: str) -> str:
+    for prefix, scale in (("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:,.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
 def energy_words(e: Energy) -> str:
     """``61.3 kJ (17.0 Wh) per step, 0.94 J per token, 612 W per GPU, clock 74 % of boost``."""
-    joules = f"{e.step_j / 1e3:,.1f} kJ" if e.step_j >= 1e3 else f"{e.step_j:.3g} J"
-    words = [f"{joules} ({e.step_wh:,.3g} Wh) per step"]
+    words = [f"{_scaled(e.step_j, 'J')} ({_scaled(e.step_wh, 'Wh')}) per step"]
     if e.j_per_token is not None:
         words.append(f"{e.j_per_token:.3g} J per token")
     elif e.j_per_sample is not None:

@@ -91,10 +91,10 @@ def borrowed(c: LanguageConfig) -> tuple[str, ...]:
 
 def precision_warning(answer: Prediction) -> str:
     """A warning for a job in a type that its GPU has no units for."""
-    setup, gpu = answer.setup, answer.gpu
-    if setup is None or gpu is None or not setup.precision or has_units(gpu, setup.precision):
-        return ""
-    return emulated(gpu, setup.precision)
+    gpu = answer.gpu
+    stated = answer.setup.precision if answer.setup else ""
+    precision = stated or (answer.throughput.dtype if answer.timeline.priced.job.distinct_ops() else "")
+    return "" if gpu is None or not precision or has_units(gpu, precision) else emulated(gpu, precision)
 
 
 def faster_attention(c: LanguageConfig, platform: Platform, attention_share: float) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ ALIASES = {
     "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe",
     "framework": "training.framework", "precision": "training.precision",
     "recompute": "training.recompute", "attention": "training.attention", "compile": "training.compile",
+    "adapters": "training.adapters", "optimizer": "training.optimizer", "offload": "training.offload",
 }  # fmt: skip
 """Short names of a transformer's fields, in files, ``--set`` and searches."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.compare import Comparison
-from stepsight.prediction.display import change, look, rate_lines, share, time
+from stepsight.prediction.display import look, rate_lines, share, time
 from stepsight.report.page.charts import Fall, waterfall
 from stepsight.report.page.pieces import (
     Fragment,
@@ -71,7 +71,7 @@ def _waterfall(c: Comparison) -> Html:
 
 
 def _signed(us: float) -> str:
-    return ("+" if us > 0 else "−") + time(abs(us))
+    return f"+{time(us)}" if us >= 0.05 else time(us)
 
 
 def _both(c: Comparison) -> Html:
@@ -95,5 +95,4 @@ def _breakdowns(c: Comparison) -> Html:
             for n, us in p.breakdown_us.items()
         ]
         drawn += [tag("h3", f"{word}  {_name(p)}"), bar(parts, total=longest, name=word)]
-    by = change(c.after.step_us / (c.before.step_us or 1.0) - 1, 1)
-    return section("Both steps on one scale", *drawn, lead=f"B's step takes {by} against A's.")
+    return section("Both steps on one scale", *drawn)

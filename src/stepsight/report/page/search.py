@@ -59,13 +59,17 @@ def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
     )  # fmt: skip
 
 
+NARROW = "\u00a0%"
+"""A percent sign that stays with its number."""
+
+
 def _best(answer: Answer) -> Html:
     titles = ("#", "configuration", "step ms", "90 % interval", "memory GB", "fits", "MFU", WHY)
     rows = [
         (
             f"{place}{noise_mark(r, answer)}", settings_text(r.settings), milliseconds(r.step_time_us),
             f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}", f"{r.memory_gb:.0f}",
-            chance(r.fit), f"{100 * r.mfu:.1f} %" if r.mfu else "", why(r, answer.best),
+            chance(r.fit), f"{100 * r.mfu:.1f} %" if r.mfu else "", why(r, answer.best).replace(" %", NARROW),
         )
         for place, r in enumerate(answer.top, 1)
     ]  # fmt: skip
