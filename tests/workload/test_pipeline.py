@@ -98,3 +98,10 @@ def test_later_stages_hold_fewer_micro_batches() -> None:
     change = [*SMALL, "parallel.pipeline=4", "parallel.micro_batch=1", "parallel.data=1", "parallel.tensor=1"]
     ranks = load_workload(EXAMPLES / "gpt2.toml", change).memory().ranks
     assert ranks[1].activations > ranks[2].activations
+
+
+@pytest.mark.parametrize(("stages", "sequences"), [(1, 1), (2, 8), (8, 32)])
+def test_a_batch_that_nobody_states_fills_the_pipeline(stages: int, sequences: int) -> None:
+    workload = load_workload("llama3-8b", [f"parallel.pipeline={stages}", "parallel.data=2"])
+    assert workload.config.batch_per_rank == sequences
+    assert workload.setup().default_batch

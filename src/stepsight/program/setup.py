@@ -17,7 +17,8 @@ class Setup:
     from the job's kernels.
     ``product_dtype`` is the type that the description states for matrix products, whose peak MFU is measured
     against, even where some of them stay in another (attention, in fp8 training).
-    ``default_batch``: the description gives no batch, so that one sample per replica is assumed.
+    ``default_batch``: the description gives no batch: one sample per replica is assumed, or as many
+    as fill a pipeline.
     ``at_once``: samples of a rank whose activations are held together, where that is not its whole batch.
     ``framework`` names whose code (fusions, launches, overlap) is assumed, ``recipe`` the training stack with
     its defaults, ``differs`` the settings that were stated otherwise. ``zero`` is the stage of

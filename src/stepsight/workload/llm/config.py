@@ -147,7 +147,7 @@ class LanguageConfig:
     """Model, batch and layout.
 
     ``batch_per_rank``: sequences that a data-parallel replica sees per step; ``states_batch``: whether the
-    description gives them, or `DEFAULT_BATCH` stands in.
+    description gives them; else `DEFAULT_BATCH`, and as many as fill a pipeline, stand in.
     ``document_tokens``: tokens of each document in a packed sequence, inside which attention stays (zero: the
     whole sequence is one).
     ``notes``: what the description says that the answer does not hold. ``recipe`` names the training stack,

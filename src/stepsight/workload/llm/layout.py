@@ -18,6 +18,9 @@ DISPATCH = ("each", "once")
 EXPERT_OVERLAP = ("none", "experts", "all")
 DEFAULT_BATCH = 1
 """Sequences per replica where a description states no batch; answers say that it was assumed."""
+FILLED_PIPELINE = 4
+"""Micro-batches for each stage of a pipeline, from which its bubble is small (GPipe, Huang et al. 2019,
+section 2.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ def read_layout(
     context = parallel.integer("context", 1)
     others = tensor * pipeline * context
     data = data_ranks(parallel, others, "tensor × context × pipeline")
-    batch = _batch(fields, parallel, data)
+    batch = _batch(fields, parallel, data, pipeline)
     micro = parallel.integer("micro_batch", batch if pipeline == 1 else 1)
     if batch % micro:
         raise parallel.fail(
@@ -252,9 +255,10 @@ def _expert_overlap(parallel: Fields, micro_batches: int) -> str:
     return found if usable or parallel.has("expert_overlap") else "none"
 
 
-def _batch(fields: Fields, parallel: Fields, data: int) -> int:
+def _batch(fields: Fields, parallel: Fields, data: int, pipeline: int) -> int:
     if not fields.has("global_batch") and not fields.has("batch_per_rank"):
-        return parallel.integer("micro_batch", 1)
+        filled = 1 if pipeline == 1 else FILLED_PIPELINE * pipeline
+        return parallel.integer("micro_batch", DEFAULT_BATCH) * filled
     if not fields.has("global_batch"):
         return fields.integer("batch_per_rank", DEFAULT_BATCH)
     if fields.has("batch_per_rank"):
