@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from stepsight.documents import to_json
 from stepsight.errors import InputError
 from stepsight.tables.plan import (
     COLUMN_WISE,
@@ -16,7 +17,6 @@ from stepsight.tables.torchrec_plan import (
     plan_from_document,
     read_torchrec,
     torchrec_document,
-    write_torchrec,
 )
 
 TABLES = tuple(Table(name, 100, 64, 1) for name in ("tw", "cw", "rw", "trw", "dp"))
@@ -36,7 +36,7 @@ PLAN = Plan(
 
 def test_a_plan_survives_the_way_to_torchrec_and_back(tmp_path):
     path = tmp_path / "plan.json"
-    write_torchrec(path, torchrec_document(PLAN, ranks_per_node=2))
+    path.write_text(to_json(torchrec_document(PLAN, ranks_per_node=2)))
     assert read_torchrec(path, TABLES, 4) == PLAN
 
 
@@ -85,7 +85,7 @@ def test_a_workload_and_a_comparison_read_torchrecs_plan(tmp_path):
     }  # fmt: skip
     described = parse_workload(document, "x")
     path = tmp_path / "plan.json"
-    write_torchrec(path, torchrec_document(described.plan))
+    path.write_text(to_json(torchrec_document(described.plan)))
     assert planned_ranks(path) == 2
     assert read_plan(path, described.tables, 2).shards == described.plan.shards
     document["parallel"] = {"sharding": {"file": str(path)}}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -196,33 +197,24 @@ def _thinned(part: Measured, share: float) -> Measured:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(data: Path | None, out: Path, only: tuple[str, ...], as_json: bool) -> None:
     """Fit the kernel models and print their error on shapes left out of the fit."""
-    from dataclasses import asdict
-
-    from lab.fit.kernels.recipes import fit_kernels
     from stepsight.documents import to_json
 
-    written = []
-    for fitted in fit_kernels(data_folder(data), out, only):
-        written.append(asdict(fitted))
-        mape = "" if fitted.mape is None else f"   MAPE {fitted.mape:6.2%}"
+    folder = data_folder(data)
+    written: list[dict[str, Any]] = []
+
+    def done(one: Fitted) -> None:
+        written.append(asdict(one))
         click.echo(
-            f"{fitted.artefact:32s} {fitted.gpu:16s} {fitted.model:28s} "
-            f"{fitted.rows:6d} rows   GMAE {fitted.gmae:6.2%}{mape}",
+            f"{one.artefact:32s} {one.gpu:16s} {one.model:32s} {one.rows:6d} rows   GMAE {one.gmae:6.2%}",
             err=as_json,
         )
+
+    for fitted in fit_kernels(folder, out, only):
+        done(fitted)
     if not only or "half" in only:  # last: half-precision corrections stand on the shipped bf16 models
         from lab.fit.kernels.half import fit_half
 
-        for residual in fit_half(data_folder(data), out):
-            name = f"{residual.family} fp16 {residual.variant}"
-            written.append(
-                {"artefact": "half", "gpu": residual.gpu, "model": name, "rows": residual.rows,
-                 "gmae": residual.gmae}
-            )  # fmt: skip
-            click.echo(
-                f"{'half':32s} {residual.gpu:16s} {name:40s} {residual.rows:6d} rows   "
-                f"GMAE {residual.gmae:6.2%}   spread {residual.spread:.3f}",
-                err=as_json,
-            )
+        for r in fit_half(folder, out):
+            done(Fitted("half", r.gpu, f"{r.family} fp16 {r.variant}", r.rows, r.gmae))
     if as_json:
         click.echo(to_json(written))

@@ -14,8 +14,8 @@ import click
 from lab.datasets.captured_steps import FILES, MeasuredStep, read_steps
 from lab.datasets.folder import data_folder
 from lab.score.capture.steps import ScoredStep, scored
+from lab.score.frame import show
 from stepsight.score import CHOSEN, Figure, Score, gmae, mape
-from stepsight.terminal import listing, terminal
 from stepsight.validate.scoreboard import plain
 
 TOPIC = "capture"
@@ -157,20 +157,13 @@ def command(
     each: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Published models captured and predicted, against their measured steps and memory."""
-    from stepsight.validate import scoreboard
-
-    folder = data_folder(data)
-    result = found(folder, files, only, steps, 0 if every or only else sample)
+    result = found(data_folder(data), files, only, steps, 0 if every or only else sample)
     made = lines(result)
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json(_document(result, made, each=each)))
-    else:
-        if each:
-            _print(result)
-        scoreboard.table(made)
-    scoreboard.end(made)
+    if each and not as_json:
+        for s in result:
+            error = f"{s.predicted_ms / s.row.step_ms - 1:+.1%}"
+            click.echo(f"{s.row.name}: {s.problem or f'{s.row.step_ms:.1f} ms, predicted {error}'}")
+    show(made, _document(result, made, each=each), as_json=as_json)
 
 
 def _document(result: Sequence[ScoredStep], made: Sequence[Score], *, each: bool) -> dict[str, Any]:
@@ -210,21 +203,3 @@ def _row(s: ScoredStep) -> dict[str, Any]:
         "active_bytes": s.active_bytes,
         "reserved_bytes": s.reserved_bytes, "fits": s.fits, "larger_fits": s.larger_fits,
     }  # fmt: skip
-
-
-def _print(result: Sequence[ScoredStep]) -> None:
-    titles = ("step", "measured", "predicted", "error", "interval", "active", "reserved")
-    table = listing(titles, ())
-    for s in result:
-        if s.problem:
-            continue
-        pairs = (s.active_bytes, s.row.active_bytes), (s.reserved_bytes, s.row.reserved_bytes)
-        memory = [f"{made / measured - 1:+.2%}" if measured else "" for made, measured in pairs]
-        table.add_row(
-            s.row.name, f"{s.row.step_ms:.1f} ms", f"{s.predicted_ms:.1f} ms",
-            f"{s.predicted_ms / s.row.step_ms - 1:+.1%}", "inside" if s.inside else "outside", *memory,
-        )  # fmt: skip
-    terminal().print(table)
-    for s in result:
-        if s.problem:
-            click.echo(f"not captured: {s.row.name}: {s.problem}")

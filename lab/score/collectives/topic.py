@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lab.fit.collectives.rows import CURVE_KEY, UNSTATED, MeasuredRows, read_nccl, read_paper
+from lab.fit.collectives.rows import CURVE_KEY, UNSTATED, MeasuredRows, read_nccl
 from stepsight.collectives.curve import Curve
 from stepsight.estimate import FloatArray
 from stepsight.score import BLIND, Score, gmae, mape
@@ -33,8 +33,6 @@ def scores(data: Path) -> list[Score]:
         nccl = read_nccl(data)
         found += _sizes(nccl) + _group_sizes(nccl) + _stacks(nccl, data) + transfer_scores()
         found.append(pcie_score(data))
-    if (folder / "paper_4xV100.csv").is_file():
-        found += _published_plot(folder / "paper_4xV100.csv")
     return found
 
 
@@ -76,11 +74,9 @@ def below(factor: float) -> Callable[[FloatArray], tuple[Mask, Mask]]:
 
 
 def left_out(
-    curves: Sequence[tuple[FloatArray, FloatArray]],
-    split: Callable[[FloatArray], tuple[Mask, Mask]],
-    fit: Fitter,
-    least: int = 2,
-) -> list[tuple[float, float]]:
+    curves: Sequence[tuple[FloatArray, FloatArray]], split: Callable[[FloatArray], tuple[Mask, Mask]],
+    fit: Fitter, least: int = 2,
+) -> list[tuple[float, float]]:  # fmt: skip
     """GMAE and MAPE of every curve on its left-out sizes."""
     errors = []
     for sizes, times in curves:
@@ -177,43 +173,19 @@ def _stacks(nccl: MeasuredRows, data: Path) -> list[Score]:
     ]
 
 
-def _published_plot(path: Path) -> list[Score]:
-    found = []
-    for (kind,), run in read_paper(path).groups(("kind",)):
-        errors = left_out([(run.bytes, run.time_us)], every_other, _curve)
-        bar = 0.04 if kind in ("all_to_all", "all_reduce") else None
-        found.append(
-            _over_curves(
-                f"4×V100 published, {kind}", errors, "every other size left out (plot read ±4 %)", 0.5, bar
-            )
-        )
-    return found
-
-
 def _over_curves(
-    name: str,
-    errors: Sequence[tuple[float, float]],
-    used: str,
-    quantile: float,
-    bar: float | None = None,
+    name: str, errors: Sequence[tuple[float, float]], used: str, quantile: float, bar: float | None = None,
     kind: str = "",
-) -> Score:
+) -> Score:  # fmt: skip
     """One line over many curves: the median (or another quantile) of the curves' errors."""
     table = np.array(errors)
     which = "median" if quantile == 0.5 else f"{quantile:.0%} quantile"
     error = float(np.quantile(table[:, 0], quantile))
     return Score(
-        topic=TOPIC,
-        name=name,
-        rows=len(table),
-        gmae=error,
-        mape=float(np.quantile(table[:, 1], quantile)),
-        rows_used=f"{used}; {which} over curves",
-        target="" if bar is None else f"GMAE ≤ {bar:.1%}",
-        met=None if bar is None else error <= bar,
-        exposure=BLIND,
-        kind=kind,
-    )
+        TOPIC, name, len(table), error, float(np.quantile(table[:, 1], quantile)),
+        f"{used}; {which} over curves", "" if bar is None else f"GMAE ≤ {bar:.1%}",
+        None if bar is None else error <= bar, exposure=BLIND, kind=kind,
+    )  # fmt: skip
 
 
 def _curve(sizes: FloatArray, times: FloatArray) -> Timer:

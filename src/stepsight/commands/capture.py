@@ -57,7 +57,7 @@ def command(
     Options that this command does not know go to the script; so does everything after --.
     """
     from stepsight.capture.api import capture
-    from stepsight.commands.predict import show_prediction, with_remedies, write_outputs
+    from stepsight.commands.predict import deliver, with_remedies
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import predict_captured
 
@@ -74,8 +74,7 @@ def command(
 
         save_step(captured, save)
     prediction = with_remedies(predict_captured(captured, chosen), captured, chosen)
-    show_prediction(prediction, as_json)
-    write_outputs(prediction, timeline, None, html, quiet=as_json)
+    deliver(prediction, as_json=as_json, timeline=timeline, html=html)
     if save and not as_json:
         options.print_written([save])
 

@@ -16,6 +16,8 @@ from stepsight.prediction.answer import Prediction
 from stepsight.prediction.whole_run import RunPlan, WholeRun, whole_run
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stepsight.capture.step.captured import CapturedStep
 
 DOES_NOT_FIT = 3
@@ -99,8 +101,7 @@ def command(
         prediction = predict_file(workload or Path(), platform, assignments, model, tables)
     prediction = _with_carbon(prediction, carbon)
     run = whole_run(prediction, plan) if plan else None
-    show_prediction(prediction, as_json, run)
-    write_outputs(prediction, timeline, chakra, html, quiet=as_json, run=run)
+    deliver(prediction, as_json=as_json, timeline=timeline, chakra=chakra, html=html, run=run)
     if must_fit and prediction.fits is False:
         raise click.exceptions.Exit(DOES_NOT_FIT)
 
@@ -149,30 +150,6 @@ def _explain(
         return
     titles, rows = ("setting", "value", "from"), [(one.name, str(one.value), one.origin) for one in found]
     terminal().print(listing(titles, rows, left=titles, edge=False))
-
-
-def write_outputs(
-    prediction: Prediction, timeline: Path | None, chakra: Path | None, html: Path | None, *, quiet: bool,
-    run: WholeRun | None = None,
-) -> None:  # fmt: skip
-    """The files that were asked for; unless ``quiet``, with their names printed."""
-    made: list[tuple[Path | None, str | bytes]] = []
-    if timeline:
-        from stepsight.report.perfetto import chrome_trace
-
-        made.append((timeline, chrome_trace(prediction)))
-    if html:
-        from stepsight.report.page.prediction import page
-
-        made.append((html, page(prediction, run=run)))
-    written = options.write_files(made)
-    if chakra:
-        from stepsight.report.chakra import export_chakra
-
-        export_chakra(prediction.timeline, chakra)
-        written.append(chakra)
-    if not quiet:
-        options.print_written(written)
 
 
 def predict_file(
@@ -224,24 +201,33 @@ def with_remedies(
     return replace(p, remedies=tuple(tried))
 
 
-def show_prediction(prediction: Prediction, as_json: bool, run: WholeRun | None = None) -> None:
-    """Print the answer, as JSON or as tables, with the whole run where one was asked for."""
-    if as_json:
-        from stepsight.documents import to_json
-        from stepsight.prediction.answer import document
-
-        more = {"whole_run": run.to_dict()} if run else {}
-        click.echo(to_json(document(prediction) | more))
-        return
+def deliver(
+    prediction: Prediction, *, as_json: bool, timeline: Path | None = None, chakra: Path | None = None,
+    html: Path | None = None, run: WholeRun | None = None,
+) -> None:  # fmt: skip
+    """Print the answer, as JSON or as tables, with the whole run where one was asked for; write the files."""
+    from stepsight.prediction.answer import document
     from stepsight.prediction.runnable import precision_warning
     from stepsight.report.console.prediction import show
-    from stepsight.terminal import terminal
+    from stepsight.report.console.runs import show_whole_run
+    from stepsight.report.page.prediction import page
+    from stepsight.report.perfetto import chrome_trace
 
-    warning = precision_warning(prediction)
-    if warning:
-        click.echo(f"warning: {warning}", err=True)
-    show(prediction, terminal())
-    if run:
-        from stepsight.report.console.runs import show_whole_run
+    def shown(console: Console) -> None:
+        if warning := precision_warning(prediction):
+            click.echo(f"warning: {warning}", err=True)
+        show(prediction, console)
+        if run:
+            show_whole_run(run, console)
 
-        show_whole_run(run, terminal())
+    options.deliver(
+        lambda: document(prediction) | ({"whole_run": run.to_dict()} if run else {}), shown,
+        (timeline, lambda: chrome_trace(prediction)), (html, lambda: page(prediction, run=run)),
+        as_json=as_json,
+    )  # fmt: skip
+    if chakra:
+        from stepsight.report.chakra import export_chakra
+
+        export_chakra(prediction.timeline, chakra)
+        if not as_json:
+            options.print_written([chakra])

@@ -13,7 +13,6 @@ from stepsight.commands import options
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
-    from stepsight.sharding.choice import Choice
     from stepsight.sharding.search.walk import Progress
     from stepsight.workload.dlrm.build import DlrmWorkload
     from stepsight.workload.files import Workload
@@ -77,12 +76,16 @@ def command(
         raise click.UsageError("--host-gb has no effect without --host-memory")
     if torchrec is None and (module or device):
         raise click.UsageError("--module and --device are of the plan that --torchrec writes")
+    from stepsight.documents import to_json
     from stepsight.platform.load import load_platform
     from stepsight.records import seconds
+    from stepsight.report.console.sharding import show
+    from stepsight.report.page.sharding import sharding_page
     from stepsight.sharding.choice import choose, days_of
+    from stepsight.sharding.document import document
     from stepsight.sharding.search.rules import USUAL_KINDS
     from stepsight.sharding.search.walk import usual_plans
-    from stepsight.tables.torchrec_plan import MODULE, read_plan
+    from stepsight.tables.torchrec_plan import MODULE, read_plan, torchrec_document
 
     on_workload, on_platform = options.split_assignments(assignments)
     here = load_platform(platform, on_platform)
@@ -96,10 +99,18 @@ def command(
         progress=None if as_json or not sys.stderr.isatty() else _progress,
         host_memory=host_memory, host_gb=host_gb or math.inf,
     )  # fmt: skip
-    usual_device = "cpu" if here.spec.host.synchronous else "cuda"
-    names = {"module": module or MODULE, "device": device or usual_device}
-    _write(choice, out, torchrec, html, here.spec.gpus_per_node, names)
-    _print(choice, as_json, [path for path in (out, torchrec, html) if path])
+    if sys.stderr.isatty():
+        click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
+    plan, usual_device = choice.winner.plan, "cpu" if here.spec.host.synchronous else "cuda"
+    tiers = {f.name: f.placement for f in (choice.figures.tables if choice.figures else ())}
+    theirs = torchrec_document(
+        plan, ranks_per_node=here.spec.gpus_per_node, placements=tiers, module=module or MODULE,
+        device=device or usual_device,
+    )  # fmt: skip
+    options.deliver(
+        lambda: document(choice), lambda console: show(choice, console), (out, plan.to_json),
+        (torchrec, lambda: to_json(theirs)), (html, lambda: sharding_page(choice)), as_json=as_json,
+    )  # fmt: skip
 
 
 def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int) -> DlrmWorkload:
@@ -129,41 +140,3 @@ def _progress(state: Progress) -> None:
     gap = state.step_us / state.bound_us - 1
     done = f"{state.seconds:5.1f} s  {state.priced:>8,} plans  {state.step_us / 1e3:.3f} ms"
     click.echo(f"\r{done}  gap {100 * gap:.1f} % ", nl=False, err=True)
-
-
-def _write(
-    choice: Choice, out: Path | None, torchrec: Path | None, html: Path | None, per_node: int,
-    names: dict[str, str],
-) -> None:  # fmt: skip
-    plan, tiers = (
-        choice.winner.plan,
-        {f.name: f.placement for f in (choice.figures.tables if choice.figures else ())},
-    )
-    if out:
-        plan.write(out)
-    if torchrec:
-        from stepsight.tables.torchrec_plan import torchrec_document, write_torchrec
-
-        write_torchrec(torchrec, torchrec_document(plan, ranks_per_node=per_node, placements=tiers, **names))
-    if html:
-        from stepsight.documents import write_whole
-        from stepsight.report.page.sharding import sharding_page
-
-        write_whole(html, sharding_page(choice))
-
-
-def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:
-    if as_json:
-        from stepsight.documents import to_json
-        from stepsight.sharding.document import document
-
-        click.echo(to_json(document(choice)))
-        return
-    from stepsight.report.console.sharding import show
-    from stepsight.terminal import terminal
-
-    if sys.stderr.isatty():
-        click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
-    console = terminal()
-    show(choice, console)
-    options.print_written(written)

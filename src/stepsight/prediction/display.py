@@ -222,7 +222,7 @@ def _row(row: dict[str, Any]) -> str:
 def rows_of(p: Prediction) -> list[dict[str, Any]]:
     """Where the step goes, largest part first: part, time_us, share, step_if_free_us."""
     free = {s.category: s.if_free_us for s in p.sensitivities}
-    stands_for = {"exposed_communication": "communication", "host_bound_idle": "host"}
+    stands_for = {EXPOSED: COMMUNICATION, IDLE: "host"}
     total = sum(p.breakdown_us.values()) or 1.0
     return [
         {"part": n, "time_us": us, "share": us / total, "step_if_free_us": free.get(stands_for.get(n, n))}

@@ -10,9 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.inputs import read_json
 from stepsight.tables.plan import (
@@ -85,11 +82,6 @@ def torchrec_kind(sharding_type: str, where: str = "torchrec plan") -> str:
             where, f"unknown sharding type {sharding_type!r}", f"one of {', '.join(_FROM_TORCHREC)}"
         )
     return _FROM_TORCHREC[sharding_type]
-
-
-def write_torchrec(path: str | Path, document: Document) -> None:
-    """Write a TorchRec plan document as indented JSON."""
-    write_whole(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 
 
 def read_torchrec(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan:

@@ -127,15 +127,10 @@ def _headline(p: Prediction) -> Text:
 def _breakdown(p: Prediction) -> Table:
     titles = ("what the device does", "time", "share", "", "step without it")
     table = listing(titles, (), title="where the step goes (mean over ranks)", left=("",))
-    free = {s.category: s.if_free_us for s in p.sensitivities}
-    free[EXPOSED] = free.pop("communication", p.step_us)
-    free[IDLE] = free.pop("host", p.step_us)
-    total = sum(p.breakdown_us.values()) or 1.0
-    for name, us in sorted(p.breakdown_us.items(), key=lambda item: -item[1]):
-        bar = "█" * round(BAR_WIDTH * us / total) or "▏"
-        colour = COLOURS.get(name, "white")
-        without = time(free[name]) if name in free else ""
-        table.add_row(look(name).word, time(us), share(us / total), Text(bar, style=colour), without)
+    for row in p.rows():
+        bar = Text("█" * round(BAR_WIDTH * row["share"]) or "▏", style=COLOURS.get(row["part"], "white"))
+        without = "" if row["step_if_free_us"] is None else time(row["step_if_free_us"])
+        table.add_row(look(row["part"]).word, time(row["time_us"]), share(row["share"]), bar, without)
     return table
 
 

@@ -43,7 +43,6 @@ from stepsight.report.page.pieces import (
 from stepsight.report.page.timeline import picture
 from stepsight.report.ranks import RankSet, identical_ranks
 from stepsight.report.words import fits_words, grouped_notes, memory_word, sources_sentence
-from stepsight.simulate.price import COMMUNICATION
 
 MATTERS = 0.05
 """A part whose removal shortens the step by less than this share does not hold it."""
@@ -220,17 +219,14 @@ def _breakdown(p: Prediction) -> Html:
     parts = [
         Fragment(look(n).word, us, f"{time(us)}, {share(us / total)}", look(n).colour) for n, us in order
     ]
-    free = {s.category: s.if_free_us for s in p.sensitivities}
-    free |= {EXPOSED: free.get(COMMUNICATION, p.step_us), IDLE: free.get(HOST, p.step_us)}
     largest = max(p.breakdown_us.values(), default=0.0) or 1.0
     titles = ("what the device does", "time", "share", "", term("step without it"))
-    rows = [
-        (
-            named(look(name).colour, look(name).word), time(us), share(us / total),
-            small_bar(us / largest, look(name).colour), _if_free(p, free.get(name)),
-        )
-        for name, us in sorted(p.breakdown_us.items(), key=lambda item: -item[1])
-    ]  # fmt: skip
+    rows = []
+    for row in p.rows():
+        shown, us = look(row["part"]), row["time_us"]
+        drawn = small_bar(us / largest, shown.colour)
+        without = _if_free(p, row["step_if_free_us"])
+        rows.append((named(shown.colour, shown.word), time(us), share(row["share"]), drawn, without))
     over = "mean over ranks" if len(p.ranks) > 1 else "one rank"
     return section(
         "Where the step goes", bar(parts, name="where the step goes"), table(titles, rows),
