@@ -27,7 +27,7 @@ Chosen so that about 90 % of the rows of five sources of Megatron, and of nine o
 sources weighing equally; with a source left out 87 to 100 % of its rows do, of two with 5 and 14 rows 60 and
 71 %."""
 UNKNOWN_METHOD = 0.35
-"""The same of frameworks without published rows, as JAX's 15 rows have it."""
+"""The same of frameworks and hybrid models that nothing was chosen on, as JAX's 15 rows have it."""
 EXPERTS_SPREAD = 0.19
 """What mixtures of experts add: routing, and launches of many small kernels."""
 INTERVAL_SIGMAS = 1.645
@@ -126,6 +126,6 @@ def quick(c: LanguageConfig, platform: Platform) -> Quick:
 
 def interval_factor(c: LanguageConfig, spreads: Iterable[float]) -> float:
     """How far the 90 % interval reaches each way, from the spreads of kernels, collectives and the host."""
-    method = METHOD_SPREAD.get(c.framework.name, UNKNOWN_METHOD)
+    method = UNKNOWN_METHOD if c.model.pattern else METHOD_SPREAD.get(c.framework.name, UNKNOWN_METHOD)
     experts = EXPERTS_SPREAD if c.model.experts else 0.0
     return math.exp(INTERVAL_SIGMAS * math.hypot(method, experts, *spreads))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepsight.workload.fields import Fields
-from stepsight.workload.llm.model import Experts, LanguageModel, LatentAttention
+from stepsight.workload.llm.model import BLOCKS, Experts, LanguageModel, LatentAttention, Mamba
 
 _LAYER_NORM = {"norm": "layer", "gated": False, "bias": True, "positions": "learned"}
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
@@ -24,6 +24,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mpt": {**_LAYER_NORM, "bias": False, "positions": "alibi", "tied": True},
     "bert": {**_LAYER_NORM, "causal": False, "tied": True, "dropout": 0.1},
     "xlnet": {**_LAYER_NORM, "causal": False, "positions": "relative", "tied": True, "dropout": 0.1},
+    "nemotron_h": {"positions": "none", "gated": False, "norms_per_layer": 1},
     "t5": {"positions": "none", "tied": True, "dropout": 0.1, "gated": True},
     "vit": {**_LAYER_NORM, "causal": False},
 }
@@ -43,8 +44,9 @@ def read_model(fields: Fields) -> LanguageModel:
     if heads % kv_heads:
         raise fields.fail("kv_heads", f"{kv_heads} do not divide heads = {heads}", "use a divisor")
     gated = fields.flag("gated", usual.get("gated", True))
+    pattern = _pattern(fields)
     model = LanguageModel(
-        layers=fields.integer("layers"),
+        layers=fields.integer("layers", len(pattern)) if pattern else fields.integer("layers"),
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
@@ -68,7 +70,14 @@ def read_model(fields: Fields) -> LanguageModel:
         qk_norm=fields.flag("qk_norm", usual.get("qk_norm", False)),
         head=fields.choice("head", ("lm", "none"), "lm"),
         mtp_layers=fields.integer("mtp_layers", 0, least=0),
+        pattern=pattern,
+        mamba=_mamba(fields),
     )
+    if pattern and model.layers != len(pattern):
+        raise fields.fail("pattern", f"{len(pattern)} letters for {model.layers} layers", "give one each")
+    for letter, block, found in (("M", "mamba", model.mamba), ("E", "moe", model.experts)):
+        if letter in pattern and found is None:
+            raise fields.fail(block, f"is missing, and the pattern has {letter}", "state its sizes")
     if model.mtp_layers and (model.encoder_layers or model.head == "none" or not model.causal):
         raise fields.fail("mtp_layers", "only a decoder with a head predicts further tokens", "leave it out")
     if model.full_layers and (not model.window or model.window_every > 1):
@@ -115,6 +124,30 @@ def _experts(fields: Fields) -> Experts | None:
             f"{found.active_groups} of {found.groups} groups of experts cannot be active",
             "give groups and at most as many active_groups, or neither",
         )
+    return found
+
+
+def _pattern(fields: Fields) -> str:
+    """The letters of a hybrid model's layers."""
+    pattern = fields.text("pattern", "")
+    if unknown := sorted(set(pattern) - set(BLOCKS)):
+        raise fields.fail("pattern", f"unknown {''.join(unknown)!r}", f"letters are {', '.join(BLOCKS)}")
+    return pattern
+
+
+def _mamba(fields: Fields) -> Mamba | None:
+    if not fields.has("mamba"):
+        return None
+    mamba = fields.section("mamba")
+    found = Mamba(
+        heads=mamba.integer("heads"),
+        head_dim=mamba.integer("head_dim", 64),
+        state=mamba.integer("state", 128),
+        groups=mamba.integer("groups", 8),
+        conv=mamba.integer("conv", 4),
+        chunk=mamba.integer("chunk", 128),
+    )
+    mamba.finish()
     return found
 
 

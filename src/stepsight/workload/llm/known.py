@@ -83,6 +83,7 @@ _SHORT_NAMES = {
     "mistral": "mistral-7b", "mixtral": "mixtral-8x7b", "mixtral8x": "mixtral-8x7b",
     "qwen2": "qwen2-7b", "qwen25": "qwen2.5-7b", "qwen3": "qwen3-8b", "qwen3235b": "qwen3-235b-a22b",
     "qwen330b": "qwen3-30b-a3b", "gemma": "gemma-7b", "gemma2": "gemma2-9b", "gemma3": "gemma3-4b",
+    "nemotron3nano": "nemotron-3-nano-30b-a3b", "nemotronh": "nemotron-h-8b",
     "nemotron4340b": "nemotron-340b", "grok1314b": "grok-1", "llama4maverick400b": "llama4-maverick",
     "llama4scout109b": "llama4-scout", "deepseekv3671b": "deepseek-v3", "deepseek": "deepseek-v3",
     "deepseekr1": "deepseek-v3", "phi3": "phi-3-mini", "phi3mini4k": "phi-3-mini",

@@ -17,6 +17,7 @@ from stepsight.workload.llm.block import Block, keeps_products, shared_over
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.launches import plain_launches
 from stepsight.workload.llm.layout import Layout
+from stepsight.workload.llm.mamba import mamba_block
 from stepsight.workload.llm.mlp import mixture_block, mlp_block
 from stepsight.workload.llm.work import Message, Pass
 
@@ -59,18 +60,22 @@ def as_one_layer_sees(c: LanguageConfig) -> LanguageConfig:
 
 
 def layer_work(
-    c: LanguageConfig, *, experts: bool, cross: bool = False, recompute: str | None = None
+    c: LanguageConfig, *, experts: bool, cross: bool = False, recompute: str | None = None, only: str = ""
 ) -> LayerWork:
-    """A layer with or without experts; ``cross``: it also attends to an encoder's output."""
+    """A layer with or without experts; ``cross``: it also attends to an encoder's output; ``only``: the one
+    block that it has in a hybrid model."""
     mode = c.training.recompute if recompute is None else recompute
-    return _layer_work(as_one_layer_sees(c), experts, cross, mode)
+    return _layer_work(as_one_layer_sees(c), experts, cross, mode, only)
 
 
 @lru_cache(maxsize=512)
-def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str) -> LayerWork:
-    attention = attention_block(c)
-    mlp = mixture_block(c, c.model.experts) if experts and c.model.experts else mlp_block(c, c.model.ffn)
-    parts = [attention, *([attention_block(c)] if cross else []), mlp]
+def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str, only: str) -> LayerWork:
+    m = c.model
+    parts = [mamba_block(c, m.mamba)] if only == "mamba" and m.mamba else []
+    if only in ("", "attention"):
+        parts += [attention_block(c)] * (2 if cross else 1)
+    if only in ("", "mlp"):
+        parts.append(mixture_block(c, m.experts) if experts and m.experts else mlp_block(c, m.ffn))
     forward, backward = Pass(), Pass()
     again: Counter[Kernel] = Counter()
     for part in parts:
@@ -85,9 +90,9 @@ def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str) -> Lay
         forward, backward = _modules_again(c, parts, forward, backward)
     else:
         forward, backward = _run_again(c, mode, forward, backward, again, selected)
-    backward += Pass.of(_accumulation(c, experts=experts, cross=cross))
+    dense, expert = layer_parameters(c, experts=experts, cross=cross, only=only)
+    backward += Pass.of(accumulate(c, dense) + (accumulate(c, expert, HIDDEN_FOR_EXPERTS) if expert else []))
     backward = without_weights(backward) if c.training.frozen else backward
-    dense, expert = layer_parameters(c, experts=experts, cross=cross)
     forward, backward = forward + _cast(c, dense + expert, 4, 2), backward + _cast(c, dense + expert, 2, 4)
     forward, backward = forward + _dequantised(c, dense + expert), backward + _dequantised(c, dense + expert)
     return LayerWork(forward, backward, dense, expert)
@@ -98,11 +103,11 @@ def recomputed_flops(c: LanguageConfig) -> float:
     m, s, mode = c.model, c.layout, c.training.recompute
     if mode == "none":
         return 0.0
-    kinds = Counter([m.has_experts(i) for i in range(m.layers)] + [False] * m.encoder_layers)
+    kinds = Counter([m.layer_kind(i) for i in range(m.layers)] + [(False, "")] * m.encoder_layers)
     each = 0.0
-    for experts, layers in kinds.items():
-        once = layer_work(c, experts=experts, recompute="none").backward.kernels
-        more = layer_work(c, experts=experts).backward.kernels - once
+    for (experts, only), layers in kinds.items():
+        once = layer_work(c, experts=experts, recompute="none", only=only).backward.kernels
+        more = layer_work(c, experts=experts, only=only).backward.kernels - once
         each += layers * sum(n * product_flops(kernel, masked=False) for kernel, n in more.items())
     repeated = c.training.recompute_layers * s.pipeline / m.layers or 1.0
     return min(repeated, 1.0) * each * s.tensor * s.context * s.data * s.micro_batches
@@ -124,12 +129,17 @@ def _dequantised(c: LanguageConfig, parameters: float) -> Pass:
     return Pass.of([ops.stream("dequantise", c.training.dtype, parameters, FROZEN_BYTES["nf4"], 2)])
 
 
-def layer_parameters(c: LanguageConfig, *, experts: bool, cross: bool = False) -> tuple[float, float]:
+def layer_parameters(
+    c: LanguageConfig, *, experts: bool, cross: bool = False, only: str = ""
+) -> tuple[float, float]:
     """Parameters of one rank's share of a layer: without experts, and its experts."""
     m, s = c.model, c.layout
-    attention = m.attention_parameters * (2 if cross else 1)
+    if only == "mamba":
+        return m.mamba_parameters / s.tensor + m.norm_parameters, 0.0
+    attention = 0 if only == "mlp" else m.attention_parameters * (2 if cross else 1)
     if not experts or m.experts is None:
-        return (attention + m.mlp_parameters) / s.tensor + m.norm_parameters, 0.0
+        mlp = 0 if only == "attention" else m.mlp_parameters
+        return (attention + mlp) / s.tensor + m.norm_parameters, 0.0
     e = m.experts
     shared = m.expert_parameters * e.shared_ffn / e.ffn
     dense = (attention + shared) / s.tensor + m.norm_parameters + m.hidden * e.count
@@ -194,12 +204,6 @@ def _inside(c: LanguageConfig) -> float:
     if c.training.attention not in ("eager", "fused"):
         return 0.0
     return core(c).kept_bytes
-
-
-def _accumulation(c: LanguageConfig, *, experts: bool, cross: bool) -> list[Kernel]:
-    """Adding a micro-batch's weight gradients to the sum of those before it."""
-    dense, expert = layer_parameters(c, experts=experts, cross=cross)
-    return accumulate(c, dense) + (accumulate(c, expert, HIDDEN_FOR_EXPERTS) if expert else [])
 
 
 HIDDEN_ACCUMULATION, HIDDEN_FOR_EXPERTS = 0.5, 0.0

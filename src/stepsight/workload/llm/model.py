@@ -47,6 +47,33 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class Mamba:
+    """A Mamba-2 mixer: ``heads`` of ``head_dim`` values with a ``state`` each, whose B and C are shared by
+    ``groups`` of heads; ``conv``: taps of the convolution; ``chunk``: tokens of the scan's chunks."""
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int = 8
+    conv: int = 4
+    chunk: int = 128
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def mixed(self) -> int:
+        """Values of a token that the convolution sees: inputs, B and C."""
+        return self.inner + 2 * self.groups * self.state
+
+
+BLOCKS = {"M": (False, "mamba"), "*": (False, "attention"), "-": (False, "mlp"), "E": (True, "mlp")}
+"""Layers of a hybrid model by the letters of its pattern (Nemotron-H): whether it has experts, and the only
+block that it has."""
+
+
+@dataclass(frozen=True, slots=True)
 class LanguageModel:
     """Plain sizes, whatever family they came from.
 
@@ -58,6 +85,7 @@ class LanguageModel:
     ``patches``: an image model (ViT), whose tokens are patches of this many values each. ``head``: lm ends in
     the vocabulary, none stops at the last hidden state. ``mtp_layers``: layers after the last that each
     predict one more token (DeepSeek-V3), with the head and the embedding shared.
+    ``pattern``: a hybrid model, whose layers have one block each (`BLOCKS`); ``mamba``: its mixers.
     """
 
     layers: int
@@ -85,6 +113,12 @@ class LanguageModel:
     qk_norm: bool = False
     head: str = "lm"
     mtp_layers: int = 0
+    pattern: str = ""
+    mamba: Mamba | None = None
+
+    def layer_kind(self, layer: int) -> tuple[bool, str]:
+        """Whether that layer has experts, and its only block in a hybrid model (else empty)."""
+        return BLOCKS[self.pattern[layer]] if self.pattern else (self.has_experts(layer), "")
 
     def has_experts(self, layer: int) -> bool:
         """Whether the MLP of that layer is a mixture of experts."""
@@ -94,6 +128,8 @@ class LanguageModel:
     @property
     def unwindowed_layers(self) -> int:
         """Layers whose attention sees the whole sequence."""
+        if self.pattern:
+            return self.pattern.count("*")
         if not self.window:
             return self.layers
         if self.full_layers:
@@ -113,6 +149,15 @@ class LanguageModel:
         width = (self.heads + 2 * self.kv_heads) * d
         bias = (width + h) if self.bias else 0
         return h * width + self.heads * d * h + bias
+
+    @property
+    def mamba_parameters(self) -> int:
+        """One Mamba-2 mixer."""
+        x = self.mamba
+        if x is None:
+            return 0
+        vectors = x.mixed * (x.conv + 1) + x.inner + 3 * x.heads
+        return self.hidden * (2 * x.inner + x.mixed + x.heads) + vectors
 
     @property
     def mlp_parameters(self) -> int:
@@ -140,10 +185,13 @@ class LanguageModel:
 
     def layer_parameters(self, layer: int, *, active: bool = False) -> int:
         """One layer; ``active``: only what one token passes through."""
-        rest = self.attention_parameters + self.norm_parameters
+        experts, only = self.layer_kind(layer)
+        if only == "mamba":
+            return self.mamba_parameters + self.norm_parameters
+        rest = (0 if only == "mlp" else self.attention_parameters) + self.norm_parameters
         e = self.experts
-        if e is None or not self.has_experts(layer):
-            return rest + self.mlp_parameters
+        if e is None or not experts:
+            return rest + (0 if only == "attention" else self.mlp_parameters)
         shared = self._mlp(e.shared_ffn) if e.shared_ffn else 0
         return (
             rest + shared + self.hidden * e.count + (e.active if active else e.count) * self.expert_parameters
@@ -177,6 +225,6 @@ class LanguageModel:
         products += self.mtp_layers * (further + self.vocab * self.hidden)  # with the head once more
         width = self.heads * (self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim)
         full = self.unwindowed_layers
-        seen = full * sequence + (self.layers - full) * min(self.window, sequence)
+        seen = full * sequence + (0 if self.pattern else self.layers - full) * min(self.window, sequence)
         attention = 12 * width * (seen + self.mtp_layers * sequence)
         return (4.0 if frozen else 6.0) * products + attention

@@ -12,6 +12,9 @@ from stepsight.workload.llm.embedding_and_head import embedding_work, head_work,
 from stepsight.workload.llm.layer import LayerWork, as_one_layer_sees, layer_work
 from stepsight.workload.llm.work import Pass
 
+Kind = tuple[bool, str]
+"""Whether a layer has experts, and its only block in a hybrid model."""
+
 
 @dataclass(frozen=True, slots=True)
 class PieceWork:
@@ -59,13 +62,13 @@ class Pieces:
     def __init__(self, c: LanguageConfig, runs: int) -> None:
         self.c, self.runs = c, runs
         self._seen = as_one_layer_sees(c)
-        self._made: dict[tuple[int, int, int, bool, bool, bool], PieceWork] = {}
+        self._made: dict[tuple[object, ...], PieceWork] = {}
 
     def work(self, piece: Piece) -> PieceWork:
         """What a piece does; pieces with identical layers share it."""
         m, t = self.c.model, self.c.training
-        kinds = tuple(m.has_experts(i) for i in range(piece.start, piece.stop))
-        key = (piece.layers, piece.encoder, sum(kinds), bool(kinds and kinds[0]), piece.first, piece.last)
+        kinds = tuple(m.layer_kind(i) for i in range(piece.start, piece.stop))
+        key = (piece.layers, piece.encoder, kinds, piece.first, piece.last)
         if key not in self._made:
             again = t.recompute_layers or piece.layers
             self._made[key] = _assembled(self._seen, self.runs, piece, kinds, t.recompute, again)
@@ -74,9 +77,9 @@ class Pieces:
 
 @lru_cache(maxsize=1024)
 def _assembled(
-    c: LanguageConfig, parts: int, piece: Piece, kinds: tuple[bool, ...], recompute: str, again: int
+    c: LanguageConfig, parts: int, piece: Piece, kinds: tuple[Kind, ...], recompute: str, again: int
 ) -> PieceWork:
-    """A piece's passes in ``parts`` runs; ``kinds``: which layers hold experts; ``again``: this many are run
+    """A piece's passes in ``parts`` runs; ``kinds``: what its layers are; ``again``: this many are run
     again in the backward pass.
 
     Configurations that differ only in what no layer sees share it (`as_one_layer_sees`).
@@ -107,11 +110,14 @@ def _assembled(
     )
 
 
-def _layers(c: LanguageConfig, kinds: Sequence[bool], modes: Sequence[str]) -> list[LayerWork]:
+def _layers(c: LanguageConfig, kinds: Sequence[Kind], modes: Sequence[str]) -> list[LayerWork]:
     """Layers with and without experts; after an encoder they also attend to its output."""
     cross = c.model.encoder_layers > 0
     keys = list(zip(kinds, modes, strict=True))
-    made = {key: layer_work(c, experts=key[0], cross=cross, recompute=key[1]) for key in dict.fromkeys(keys)}
+    made = {
+        (kind, mode): layer_work(c, experts=kind[0], cross=cross, recompute=mode, only=kind[1])
+        for kind, mode in dict.fromkeys(keys)
+    }
     return [made[key] for key in keys]
 
 
