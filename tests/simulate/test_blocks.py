@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stepsight.collectives.site import read_site
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.llm.answer import LanguageStep
 from stepsight.prediction.llm.predict import walk_language
 from stepsight.simulate.blocks import AS_PRICED, BlockWalk, Question
 from stepsight.workload.files import parse_workload, resolve
@@ -62,7 +63,7 @@ def test_both_walks_agree(
         c = config(platform, layout if zero is None else {**layout, "zero": zero}, batch, framework)
     except StepsightError:
         return
-    walked, blocks = walk_language(c, platform), BlockWalk(schedule(c, 4), platform)
+    walked, blocks = walk_language(c, platform), LanguageStep(c, platform).walk
     assert blocks.priced.clock == pytest.approx(walked.priced.clock, rel=1e-3)
     assert blocks.step_us() == pytest.approx(walked.step_us, rel=WITHIN)
 
@@ -82,7 +83,7 @@ def test_both_walks_agree_where_collectives_share_links(
 ) -> None:
     platform = load_platform("2x8xH100-SXM-400G")
     c = config(platform, layout, batch, framework)
-    blocks = BlockWalk(schedule(c, 4), platform)
+    blocks = LanguageStep(c, platform).walk
     assert blocks.step_us() == pytest.approx(walk_language(c, platform).step_us, rel=WITHIN)
 
 

@@ -61,6 +61,11 @@ class Schedule:
     groups: Mapping[str, tuple[Group, ...]] = field(default_factory=dict)
     numbers: tuple[int, ...] = ()
 
+    @property
+    def events(self) -> int:
+        """Of all stages."""
+        return sum(len(stage.events) for stage in self.stages)
+
     def job(self) -> Job:
         """One program for each stage."""
         programs = tuple(_program(stage, i) for i, stage in enumerate(self.stages))

@@ -9,7 +9,7 @@ launch and micro-batch by micro-batch: both agree within 1 % (`tests/simulate/te
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,11 @@ from stepsight.simulate.price import PricedJob, price
 STEPS = 3
 """Steps walked back to back, as in the full walk."""
 SAME_STEP = 1e-6
-SETTLED = 5e-4
-"""Of the step: it changed by less than this, twice, when launches that overlap were stretched once more."""
+SETTLED, MOVED = 1e-3, 1e-2
+"""Of the step: it, and all launches of a stage together, change by less than this when what overlaps is
+stretched once more."""
+EVEN = 5e-3
+"""Of the step: what blocks that are left out may take more or less than those that are walked."""
 PIPELINE = "pipeline"
 RUN, MEET, JOIN, HOST, EXPOSED = range(5)
 """What a block consists of: launches in a row, a collective, a wait, host time, and a collective that compute
@@ -134,13 +137,18 @@ class _Clocks:
     now: list[Time]
     arrived: dict[int, Time] = field(default_factory=dict)
     states: list[list[Time]] = field(default_factory=list)
+    even: bool = True
 
     def boundary(self, skipped: int) -> None:
         """A block of the steady part begins; after the last, ``skipped`` more continue as it advanced."""
         self.states.append([*self.now, *self.arrived.values()])
         if skipped < 0:
             return
-        moved = list(continued([np.array(state) for state in self.states], skipped))
+        states = [np.array(state) for state in self.states]
+        moved = list(continued(states, skipped))
+        half = (len(states) - 1) // 2
+        drift = states[-1] - 2 * states[-1 - half] + states[-1 - 2 * half]
+        self.even = bool((skipped * np.abs(drift) / max(half, 1) < EVEN * np.max(moved, axis=0)).all())
         self.arrived = dict(zip(self.arrived, moved[len(self.now) :], strict=True))
         self.now = moved[: len(self.now)]
         self.states.clear()
@@ -176,6 +184,11 @@ class BlockWalk:
         self.as_priced = self._asked([AS_PRICED])
         self.first = self._settle()
 
+    @property
+    def even(self) -> bool:
+        """Whether blocks that are left out are known to repeat those that are walked."""
+        return all(stage.even for stage in self.first)
+
     def step_us(self) -> float:
         """The step's time."""
         return float(self.steps_us([AS_PRICED])[0])
@@ -183,7 +196,7 @@ class BlockWalk:
     def steps_us(self, questions: Sequence[Question]) -> FloatArray:
         """The step's time for every question."""
         if list(questions) == [AS_PRICED]:
-            asked, clocks = self.as_priced, [replace(stage, now=stage.now.copy()) for stage in self.first]
+            asked, clocks = self.as_priced, [_Clocks(stage.now.copy()) for stage in self.first]
             device = self._device(asked)
         else:
             asked, clocks = self._asked(questions), self._start(len(questions))
@@ -328,19 +341,20 @@ class BlockWalk:
         """Stretches what overlaps until nothing changes, as the full walk does; the clocks after a step."""
         asked, contention = self.as_priced, self.platform.spec.contention
         on = [Streams.of(stage.stream, stage.kind) for stage in self.stages]
-        before, still = 0.0, 0
+        before = 0.0
         for turn in range(MOST_WALKS + 1):
             clocks = self._start(1)
             begin, end = self._once(clocks, asked, self._device(asked))
             finish = float(_finish(clocks))
-            still = still + 1 if abs(finish - before) < SETTLED * finish else 0
-            if still == 2:
+            weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
+            moved = 0.0
+            for stage, mine, b, e in zip(self.stages, on, begin, end, strict=True):
+                change = slowed_us(mine, np.array([b]), np.array([e]), contention)[0] - stage.longer_us
+                stage.longer_us += weight * change
+                moved = max(moved, float(np.abs(change).sum()))
+            if abs(finish - before) < SETTLED * finish and moved < MOVED * finish:
                 break
             before = finish
-            weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
-            for stage, mine, b, e in zip(self.stages, on, begin, end, strict=True):
-                target = slowed_us(mine, np.array([b]), np.array([e]), contention)[0]
-                stage.longer_us += weight * (target - stage.longer_us)
         return clocks
 
     def _once(

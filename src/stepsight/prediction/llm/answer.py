@@ -36,8 +36,12 @@ HOST_SPREAD = 0.12
 """Host work of a framework on another machine of the same era."""
 
 
-BLOCKS = 4
-"""Micro-batches of a pipeline's steady part that are walked; the others advance as the last of them."""
+BLOCKS, MOST_BLOCKS = 4, 32
+"""Micro-batches of a pipeline's steady part that are walked at first, and at most; twice as many each time
+that they do not repeat and the step still changes by more than `SAME_STEP`."""
+SAME_STEP = 2e-3
+MOST_EVENTS = 10_000
+"""A longer schedule is not made longer still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,16 @@ class LanguageStep:
 
     def __init__(self, c: LanguageConfig, platform: Platform) -> None:
         self.c, self.platform = c, platform
-        self.walk = BlockWalk(schedule(c, BLOCKS), platform)
+        blocks, before = BLOCKS, 0.0
+        while True:
+            listed = schedule(c, blocks)
+            self.walk = BlockWalk(listed, platform)
+            if self.walk.even or blocks >= MOST_BLOCKS or listed.events > MOST_EVENTS:
+                break
+            step_us = self.walk.step_us()
+            if abs(step_us - before) <= SAME_STEP * step_us:
+                break
+            blocks, before = 2 * blocks, step_us
 
     def step_us(self) -> float:
         return self.walk.step_us()
