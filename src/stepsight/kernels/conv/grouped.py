@@ -28,8 +28,6 @@ from stepsight.program.variants import CUDNN, GROUPED_DIRECT
 _CONSTANTS = area("kernels")
 
 SPREAD = _CONSTANTS.number("GROUPED_CONV_SPREAD")
-DIRECT_SPREAD = 0.45
-"""Of direct kernels, and of gradients in channels_last for which cuDNN may have no other."""
 NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
 CUDNN_NOTE = "cuDNN's depthwise kernels, by instructions and memory"
 GROUPED_NOTE = "channels in groups: products padded to tiles"
@@ -88,9 +86,7 @@ def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     of_groups = np.where(direct, DIRECT_NOTE, GROUPED_NOTE)
     notes = np.where(native, NATIVE_NOTE, np.where(depthwise, CUDNN_NOTE, of_groups)).tolist()
     source = np.full(len(batch), int(Source.ROOFLINE))
-    unsure = direct | ((batch.dims["reordered"] == 0) & (batch.family != "conv"))
-    spread = np.where(unsure & ~depthwise, DIRECT_SPREAD, SPREAD)
-    return Estimates(time_us, source, spread, dict(enumerate(notes)))
+    return Estimates(time_us, source, np.full(len(batch), SPREAD), dict(enumerate(notes)))
 
 
 def _issue_us(slots: FloatArray, spec: GpuSpec) -> FloatArray:
