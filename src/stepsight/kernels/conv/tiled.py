@@ -3,7 +3,7 @@
 A thread block computes one tile of the result. It steps through the reduction, a slice of input channels
 under one tap at a time. Long reductions, as the weights' gradients over all pixels, are cut into parts until
 the GPU is full. Each multiprocessor takes its share of tiles one after another; a tile costs its steps, and a
-start and an end that nothing hides.
+start that nothing hides.
 
 Tensor cores read images by pixel (channels_last). cuDNN and MIOpen bring images that lie by channel into that
 order before their kernel and the result back after it; a forward copies image and result, a gradient the two
@@ -28,8 +28,9 @@ from stepsight.kernels.roofline import KERNEL_FLOOR_US
 _CONSTANTS = area("kernels")
 
 READS_BY_CHANNEL = frozenset({"fp16", "bf16"})
-"""Types in which cuDNN's forward kernels read images by channel themselves: forwards of image models in NCHW
-on an RTX 4090 (cuDNN 9) leave no time for copies, nor do training steps of ResNet-50 on A100 and H100."""
+"""Types in which cuDNN's forward kernels without groups read images by channel themselves: forwards of image
+models in NCHW on an RTX 4090 (cuDNN 9) leave no time for copies, nor do training steps of ResNet-50 on A100
+and H100. Steps of models with groups leave it."""
 COPY_SHARE = _CONSTANTS.by_name("CONV_COPY_SHARE")
 
 
@@ -41,16 +42,17 @@ def has_tensor_cores(dtype: str, spec: GpuSpec) -> bool:
 def copies_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     """What is read copied into the order of pixels, what is written copied back; zero where nothing is."""
     d = batch.dims
+    copied = d["reordered"] > 0
     if batch.family == "conv" and spec.vendor == "nvidia" and batch.dtype in READS_BY_CHANNEL:
-        return np.zeros(len(batch))
-    if not has_tensor_cores(batch.dtype, spec) or not (d["reordered"] > 0).any():
+        copied &= d["groups"] > 1
+    if not has_tensor_cores(batch.dtype, spec) or not copied.any():
         return np.zeros(len(batch))
     high, wide = conv_output(d)
     image = d["batch"] * d["c_in"] * d["h"] * d["w"]
     result = d["batch"] * d["c_out"] * high * wide
     moved = 2.0 * batch.element_bytes * (image + result)
     share = COPY_SHARE.get(spec.vendor, COPY_SHARE["nvidia"])
-    return np.asarray(np.where(d["reordered"] > 0, moved / (spec.memory_gbps * 1e3 * share), 0.0))
+    return np.asarray(np.where(copied, moved / (spec.memory_gbps * 1e3 * share), 0.0))
 
 
 def with_copies(answer: Estimates, batch: Batch, spec: GpuSpec) -> Estimates:
@@ -82,7 +84,8 @@ class Reach:
 
     ``full`` and ``half``: share of the tensor cores' peak inside the loop of a square tile, in tf32 and in
     half precision;
-    ``dgrad``, ``wgrad``, ``wgrad_full``: what the gradients reach of that (in half precision, in tf32);
+    ``dgrad``, ``wgrad``: what the gradients reach of that; ``wgrad_full``: in tf32 where matrix instructions
+    take operands from shared memory, which they transpose in 16 bits only (PTX ISA, wgmma);
     ``step_us``: the shortest step (a round trip to the cache over the steps in flight);
     ``start_us``: of a tile's first loads, what other tiles on the multiprocessor do not hide;
     ``bandwidth``: share of the memory's;
@@ -104,7 +107,7 @@ class Reach:
 
 REACH: Mapping[str, Reach] = {
     # VGG-13 on H100 in tf32 (public traces): 128×256 tiles 0.91 of peak at 72 steps, 0.94 at 144;
-    # dgrad 1.01 to 1.19 times the forward, wgrad 1.8 to 2.6 times: tf32 operands cannot be read transposed.
+    # dgrad 1.01 to 1.19 times the forward, wgrad 1.8 to 2.6 times.
     # Steps: 16×16 patches in bf16 on H100, 256 steps in 98 µs. Half precision: cuBLAS on H100 sustains 0.75.
     "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 0.75, 0.85, joined=False, cuts=False),
     # ResNet-18 on MI300X in bf16, batch 512 (public traces): 0.36 to 0.39 of peak.
@@ -128,9 +131,6 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     rows, cols, steps = _product(batch, joined=reach.joined)
     feeding, share = _reached(batch, spec, reach)
     per_sm = spec.peak_flops(batch.dtype) / 1e6 / spec.sms * share
-    result_bytes = 4.0 if batch.family == "conv_wgrad" else batch.element_bytes
-    # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it under the next tile.
-    store_us = 0.5 * result_bytes / (spec.memory_gbps * 1e3 / spec.sms)
     groups = np.maximum(batch.dims["groups"], 1.0)
     best: FloatArray = np.full(len(batch), np.inf)
     for high, wide in TILES if spec.vendor == "nvidia" else TILES[:6]:
@@ -139,7 +139,7 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
         fed = 1 + feeding * (SQUARE / 2 * (1 / high + 1 / wide) if spec.vendor == "nvidia" else 1.0)
         step = np.maximum(2.0 * high * wide * STEP / per_sm * fed, reach.step_us)
         for parts in PARTS if reach.cuts or batch.family == "conv_wgrad" else PARTS[:1]:
-            one = np.ceil(steps / parts) * step + reach.start_us + high * wide * store_us
+            one = np.ceil(steps / parts) * step + reach.start_us
             added = 0.0 if parts == 1 else 8.0 * parts * groups * rows * cols / (spec.memory_gbps * 1e3)
             time = np.ceil(tiles * parts / spec.sms) * one + added
             able = (parts == 1) | (steps >= FEWEST_STEPS * parts)
@@ -152,13 +152,14 @@ def _reached(batch: Batch, spec: GpuSpec, reach: Reach) -> tuple[float, float]:
     """Clocks that feeding adds to each clock of the tensor cores, for a square tile; what the gradients reach
     of a forward."""
     share = reach.full if batch.dtype == "tf32" else reach.half
-    if spec.vendor == "nvidia" and not Machine.of(spec, batch.dtype).wide:
+    synchronous = spec.vendor == "nvidia" and not Machine.of(spec, batch.dtype).wide
+    if synchronous:
         share = feeding_share(spec, batch.dtype) / (1 + FEEDING)
     gradient = 1.0
     if batch.family == "conv_dgrad":
         gradient = reach.dgrad
     if batch.family == "conv_wgrad":
-        gradient = reach.wgrad_full if batch.dtype == "tf32" else reach.wgrad
+        gradient = reach.wgrad_full if batch.dtype == "tf32" and not synchronous else reach.wgrad
     return 1 / share - 1, gradient
 
 
