@@ -15,6 +15,7 @@ import numpy as np
 
 from stepsight.constants import area, table
 from stepsight.estimate import FloatArray
+from stepsight.kernels.columns import Batch
 
 _CONSTANTS = area("kernels")
 MEETING = _CONSTANTS.number("MEETING")
@@ -58,3 +59,14 @@ def meet(memory_us: FloatArray, instructions_us: FloatArray) -> FloatArray:
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(large > 0, small / large, 0.0)
     return np.asarray(large * (1 + share**MEETING) ** (1 / MEETING))
+
+
+ONE_BLOCK_KEYS = 2304
+"""Keys that one block sorts: 256 threads with nine keys of eight bytes (cub's code)."""
+
+
+def passes_us(batch: Batch, start_us: float) -> FloatArray:
+    """The starts of a radix sort's passes, one for every digit of eight bits (those stated, else all of a
+    key); none where one block sorts everything."""
+    passes = np.where(batch.dims["passes"] > 0, batch.dims["passes"], batch.element_bytes)
+    return np.where(batch.dims["elements"] > ONE_BLOCK_KEYS, passes * start_us, 0.0)

@@ -23,7 +23,6 @@ from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.learned.residual import Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
-from stepsight.kernels.sorts import passes_us
 from stepsight.kernels.stream_costs import (
     AMD_SHARES,
     AMD_START_US,
@@ -31,6 +30,7 @@ from stepsight.kernels.stream_costs import (
     VARIANTS,
     Stream,
     meet,
+    passes_us,
 )
 from stepsight.kernels.stream_memory import board_share, cache_speed, reread_bytes
 from stepsight.program.variants import PAGEABLE

@@ -73,15 +73,22 @@ class Learned:
 
     def of_nodes(self, nodes: int, axis: str) -> float:
         """The factor on a collective of an axis of parallelism whose group spans this many nodes."""
-        if nodes <= 1:
-            return self.link
-        tensor = self.network_tensor if axis == "tensor" else 1.0
-        return float(self.network * tensor * self.network_per_doubling ** (math.log2(nodes) - 1))
+        weights = network_weights(nodes, axis)
+        return float(math.prod(getattr(self, part) ** power for part, power in weights.items()))
 
     @property
     def changed(self) -> tuple[str, ...]:
         """The parts that were learned."""
         return tuple(f.name for f in fields(self) if getattr(self, f.name) != 1.0)
+
+
+def network_weights(nodes: float, axis: str) -> dict[str, float]:
+    """How the logarithm of a collective's time depends on the parts, by the nodes that its group spans and
+    the axis of parallelism that it belongs to."""
+    if nodes <= 1:
+        return {"link": 1.0}
+    tensor = {"network_tensor": 1.0} if axis == "tensor" else {}
+    return {"network": 1.0, "network_per_doubling": math.log2(nodes) - 1.0} | tensor
 
 
 NOTHING_LEARNED = Learned()

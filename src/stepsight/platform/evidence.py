@@ -16,7 +16,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import number, whole
 from stepsight.platform.conditions import PARTS as OF_CATEGORY
-from stepsight.platform.conditions import Learned
+from stepsight.platform.conditions import Learned, network_weights
 from stepsight.records import nearest
 
 GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING = "gemm", "attention", "memory_bound", "embedding"
@@ -38,14 +38,6 @@ WHOLE = 0.0005
 def part_of(category: str) -> str:
     """The part that kernels of a category belong to."""
     return OF_CATEGORY.get(category, MEMORY_BOUND)
-
-
-def network_weights(nodes: float, axis: str) -> dict[str, float]:
-    """How the logarithm of a collective's time depends on the parts, by the nodes that its group spans and
-    the axis of parallelism that it belongs to."""
-    if nodes <= 1:
-        return {LINK: 1.0}
-    return {NETWORK: 1.0, DISTANCE: math.log2(nodes) - 1.0} | ({TENSOR: 1.0} if axis == "tensor" else {})
 
 
 def collective_factor(factors: Mapping[str, float], nodes: float, axis: str) -> float:

@@ -18,6 +18,7 @@ from stepsight.collectives.benchmark_files import (
 )
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
+from stepsight.hardware.data_sheet import GBIT_PER_GBYTE
 from stepsight.hardware.gpus import CATALOGUE, find_gpu, gpu_catalogue
 from stepsight.hardware.spec import LinkSpec, PlatformSpec
 from stepsight.inputs import read_text
@@ -112,9 +113,6 @@ def _named_gpu(name: str) -> str | None:
         if entry:
             return entry.gpu.name
     return None
-
-
-GBIT_PER_GBYTE = 8.0
 
 
 def described(name: str) -> str:

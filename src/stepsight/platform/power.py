@@ -74,10 +74,6 @@ class Draws:
         )
 
 
-NO_DRAW = Draw()
-"""Of nothing."""
-
-
 def _of(gpu: GpuSpec, table: Mapping[str, float]) -> float:
     """A constant of a GPU's generation."""
     return table.get(gpu.architecture, table["default"])

@@ -92,8 +92,7 @@ class RecordedWork(dist._Work):  # type: ignore[misc]
     def synchronize(self) -> None:
         self.wait()
 
-    def block_current_stream(self) -> None:
-        self.wait()
+    block_current_stream = synchronize
 
     def get_future(self) -> Any:
         future: Any = Future()
@@ -103,8 +102,7 @@ class RecordedWork(dist._Work):  # type: ignore[misc]
     def is_completed(self) -> bool:
         return True
 
-    def is_success(self) -> bool:
-        return True
+    is_success = is_completed
 
     def result(self) -> Any:
         return self.results
@@ -173,8 +171,7 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
     def allreduce(self, tensors: Any, opts: Any = None) -> RecordedWork:
         return self._record("all_reduce", tensors, bytes_of(tensors), list(tensors))
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> RecordedWork:
-        return self._record("all_reduce", tensors, bytes_of(tensors), list(tensors))
+    allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Any, opts: Any = None) -> RecordedWork:
         known = [(t, self.recorder.values.of(t)) for t in tensors]
@@ -215,21 +212,19 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
         self, output: Any, source: Any, output_splits: Any, input_splits: Any, opts: Any = None
     ) -> RecordedWork:
         sent, received = _split_bytes(source, input_splits), _split_bytes(output, output_splits)
-        uneven = len(set(sent)) > 1 or len(set(received)) > 1
-        work = self._record(
-            "all_to_allv" if uneven else "all_to_all", [output, source], bytes_of([source]), [output],
-            send_splits=sent, receive_splits=received,
-        )  # fmt: skip
+        work = self._exchange([output, source], bytes_of([source]), [output], sent, received)
         self._keep([output], [source])  # counts of tokens: others send as many as this rank does
         return work
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
         sent, received = [bytes_of([t]) for t in inputs], [bytes_of([t]) for t in outputs]
-        uneven = len(set(sent)) > 1 or len(set(received)) > 1
-        return self._record(
-            "all_to_allv" if uneven else "all_to_all", [*outputs, *inputs], sum(sent), list(outputs),
-            send_splits=sent, receive_splits=received,
-        )  # fmt: skip
+        return self._exchange([*outputs, *inputs], sum(sent), list(outputs), sent, received)
+
+    def _exchange(
+        self, tensors: Any, bytes_: float, results: Any, sent: list[float], received: list[float]
+    ) -> RecordedWork:
+        kind = _exchange_kind(sent, received)
+        return self._record(kind, tensors, bytes_, results, send_splits=sent, receive_splits=received)
 
     def barrier(self, opts: Any = None) -> RecordedWork:
         return self._record("barrier", [], 4.0, [])
@@ -293,6 +288,10 @@ def batch_messages(operations: Sequence[Any]) -> list[RecordedWork]:
         for _, work in together:
             work.mark = mark
     return [work for _, work in batch]
+
+
+def _exchange_kind(sent: Sequence[float], received: Sequence[float]) -> str:
+    return "all_to_allv" if len(set(sent)) > 1 or len(set(received)) > 1 else "all_to_all"
 
 
 def _split_bytes(tensor: torch.Tensor, splits: Sequence[int] | None) -> list[float]:
@@ -365,11 +364,9 @@ def record_functional(recorder: Recorder, func: Any, args: Any, kwargs: Any, out
     sent: list[float] = []
     received: list[float] = []
     if kind == "all_to_all":
-        row = inputs[0][:1].numel() * inputs[0].element_size() if inputs[0].shape[0] else 0
-        sent = [float(n * row) for n in arguments.get("input_split_sizes") or ()]
-        received = [float(n * row) for n in arguments.get("output_split_sizes") or ()]
-        if len(set(sent)) > 1 or len(set(received)) > 1:
-            kind = "all_to_allv"
+        sent = _split_bytes(inputs[0], arguments.get("input_split_sizes"))
+        received = _split_bytes(inputs[0], arguments.get("output_split_sizes"))
+        kind = _exchange_kind(sent, received)
     mark = recorder.communicated(
         CollectiveRecord(
             -1, kind, size, group_ranks(group), stream,

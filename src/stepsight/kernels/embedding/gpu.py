@@ -15,7 +15,7 @@ from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.traffic import CacheView
-from stepsight.kernels.sorts import ONE_BLOCK_KEYS
+from stepsight.kernels.stream_costs import ONE_BLOCK_KEYS
 from stepsight.kernels.streams import cached_streams, measured_stream
 from stepsight.tables.lookup import INDEX_ADD, SORTED
 
