@@ -80,6 +80,9 @@ def test_set_reaches_the_workload_and_the_platform():
         ),
         (("compare", "examples/dlrm.toml", "-p", "4xV100"), "A and B are the same"),
         (("capture", "examples", "-p", "4xV100"), "examples: is a folder"),
+        (("kernel", "gemm", "m=512", "--gpu", "H100"), "kernel gemm: needs n, k"),
+        (("predict", "llama3-8b", "-p", "8xH100", "--set", "parallel.order=5"), "order: must list tensor"),
+        (("predict", "llama3-8b", "-p", "8xH100", "--set", "family=[]"), "family: unknown family"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_a_bad_exit(arguments, said):
