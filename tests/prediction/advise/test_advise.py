@@ -121,3 +121,11 @@ def test_a_captured_step_gets_advice() -> None:
     found = advise(replace(slow, name="train.py"), "1xA100-SXM4-40G")
     assert {"tf32", "bf16 autocast"} <= {one.name for one in found.changes}
     assert found.to_dict()["changes"][0]["done"]
+
+
+def test_a_job_that_does_not_fit_is_tried_with_modules_run_again() -> None:
+    """As a shell takes it: lists are quoted."""
+    found = advise("llama3-8b", "8xH100-SXM", assignments=["tp=2", "gbs=16", "mbs=2", "seq=9216"])
+    assert not found.fits
+    lines = [one.set_line for one in found.changes]
+    assert any(line.startswith("--set 'training.recompute=[") for line in lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice
@@ -172,7 +173,7 @@ def _advice(change: Change, after: AskedStep, before: AskedStep, p: Prediction, 
     memory, had = after.memory_bytes, before.memory_bytes
     return Advice(
         change.name,
-        " ".join(f"--set {one}" for one in change.assignments),
+        " ".join(f"--set {shlex.quote(one)}" for one in change.assignments),
         change.code,
         p.step_us * after.step_us / before.step_us,
         gain,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepsight.tables.sharders import SHARDERS
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload
+from stepsight.workload.llm.model import LanguageModel
 from stepsight.workload.llm.workload import LanguageWorkload
 
 
@@ -50,6 +52,8 @@ LANGUAGE = (
     Change("no recomputation", ("training.recompute=none",), "no activation checkpointing"),
     Change("selective recomputation", ("training.recompute=selective",), "--recompute-granularity selective"),
     Change("full recomputation", ("training.recompute=full",), "--recompute-granularity full"),
+    Change("blocks of the allocator joined", ("training.expandable_segments=true",),
+           "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
     Change("DDP: no sharding", ("parallel.zero=0",), "DistributedDataParallel(model)"),
     Change("ZeRO-1: optimizer state sharded", ("parallel.zero=1",), "--use-distributed-optimizer"),
     Change("gradients and optimizer state sharded", ("parallel.zero=2",), "reshard_after_forward=False"),
@@ -102,7 +106,23 @@ def _language(job: LanguageWorkload) -> Iterator[Change]:
             yield Change(f"pipeline of {stages}", (f"parallel.pipeline={stages}",), "pipeline-parallel size")
     if s.pipeline > 1 and s.virtual_stages == 1:
         yield Change("interleaved pipeline", ("parallel.virtual_stages=2",), "virtual pipeline stages")
+    if not c.framework.selects_products and c.training.recompute == "none":
+        yield from _modules(c.model)
     yield from _padding(c.model.vocab)
+
+
+def _modules(model: LanguageModel) -> Iterator[Change]:
+    """Megatron's selective recomputation, cheapest first: activation functions, norms too, whole MLPs."""
+    cheap = ["moe_act" if model.experts else "mlp_act"]
+    lists = [cheap, [*cheap, "layernorm"], ["mlp"]]
+    if model.latent:
+        lists.insert(2, [*cheap, "layernorm", "mla_up_proj"])
+    for modules in lists:
+        yield Change(
+            f"{' and '.join(modules)} run again",
+            (f"training.recompute={json.dumps(modules, separators=(',', ':'))}",),
+            f"--recompute-granularity selective --recompute-modules {' '.join(modules)}",
+        )
 
 
 def _padding(vocab: int) -> Iterator[Change]:
