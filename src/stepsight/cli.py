@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import shlex
 import sys
@@ -32,6 +33,8 @@ COMMANDS = {
 }
 
 
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""A disk, or what a process may write, is full."""
 OPTIONAL_PACKAGES = ("torch", "pyarrow", "ray")
 """What only some commands import; without it they say so."""
 
@@ -89,6 +92,11 @@ def main() -> None:
         sys.exit(error.code or 1)
     except StepsightError as error:
         click.echo(f"stepsight: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in FULL and "temporary directory" not in str(error):
+            raise
+        click.echo(f"stepsight: {error.strerror or error}; free some space, or set TMPDIR", err=True)
         sys.exit(2)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

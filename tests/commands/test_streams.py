@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,14 @@ def test_names_in_an_error_never_drive_the_terminal(tmp_path):
 
 def test_control_characters_are_spelled_out():
     assert readable("a\x1b[31m\tb\n\x9b\u202e") == "a\\x1b[31m\tb\n\\x9b\\u202e"
+
+
+def test_a_disk_without_room_for_workers_is_one_line():
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    search = ["tune", "llama3-8b", "-p", "8xH100-SXM", "--over", "zero", "--workers", "2"]
+    line = [sys.executable, "-m", "stepsight", *search]
+    done = subprocess.run(line, capture_output=True, text=True, preexec_fn=full, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["stepsight: File too large; free some space, or set TMPDIR"]

@@ -157,6 +157,7 @@ def _whole_or_old(path: Path, old: bool) -> None:
 
 def _start(arguments: Sequence[str], limit: int | None) -> subprocess.Popen[bytes]:
     def limited() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells let background processes ignore it
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
