@@ -31,17 +31,7 @@ UNLIMITED = {"A100-SXM4-40G": "A100-PCIE-80G", "A100-SXM4-80G": "A100-PCIE-80G"}
 
 POWER_LIMITED = _CONSTANTS.number("POWER_LIMITED")
 
-TENSOR_SHARES = {
-    "L4": 0.44,  # 72 W, as L40S reaches 0.5 at 350 W: no measurement of its own
-    "volta": 0.79,  # fp16 products of GPT layers on two V100s
-    "turing": 0.93,  # the same on an RTX 2080 Ti
-    "TITAN-RTX": 0.80,  # the same, at full rate under a limit of 280 W
-    "T4": 0.80,  # at full rate under a limit of 70 W: no measurement of its own
-    # bf16 GEMMs reach 620 of 1,307 TFLOP/s where H100's reach 720 of 989 (SemiAnalysis, "MI300X vs H100 vs
-    # H200", December 2024): the clock falls under matrix load.
-    "cdna3": 0.65,
-}
-"""The same for tensor cores, by board or generation."""
+TENSOR_SHARES = _CONSTANTS.by_name("TENSOR_SHARES")
 
 
 @dataclass(frozen=True, slots=True)
