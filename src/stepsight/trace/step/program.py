@@ -169,6 +169,7 @@ class _Builder:
         traced: TracedCollective | None = None
         for launch in segment.launches:
             if is_collective_kernel(launch.gpu[0]):
+                segment.waits += [] if segment.waits else self._input_wait(launch)
                 collective, traced = self._collective(launch)
             else:
                 for position in range(len(launch.gpu)):
@@ -234,6 +235,13 @@ class _Builder:
             waited = min(late, self.resolver.busy.within(ready, event.ts))
             self.program.unexplained_us += late - waited
         return self.calls.kernel(launch, position, stream, late, waited)
+
+    def _input_wait(self, launch: Launch) -> list[Wait]:
+        """A collective waits for what made its input, whether or not the trace shows the call."""
+        found = self.resolver.held_by(launch)
+        index = self.op_of_launch.get(found.launch.index) if found else None
+        stream = self.program.streams.get(launch.gpu[0].args.stream)
+        return [Wait(stream, index)] if stream is not None and index is not None else []
 
     def _collective(self, launch: Launch) -> tuple[Collective, TracedCollective]:
         kernel = launch.gpu[0]

@@ -207,7 +207,8 @@ def measured_step_us(run: TraceRun) -> float:
     """The run's true step time.
 
     Several steps: the median period of the GPU timelines, over ranks, without what
-    allocation storms stretch. One step: from when the last rank began to when the last ended.
+    allocation storms stretch. One step: from when the last rank began to when the last ended; where GPUs were
+    still at work for the step before and took longer than the hosts, from when that work was done.
     """
     step_us = _measured_step_us(run)
     if step_us <= 0:
@@ -222,7 +223,15 @@ def _measured_step_us(run: TraceRun) -> float:
     if periods:
         return float(np.median(periods))
     starts, ends = zip(*(step_bounds(r, 0) for r in run.ranks), strict=True)
-    return float(max(ends) - max(starts))
+    earlier = max(_earlier_work_until(r) for r in run.ranks)
+    on_host_us = max(r.steps[0].end_us - r.steps[0].start_us for r in run.ranks)
+    whole_us, on_gpu_us = max(ends) - max(starts), max(ends) - earlier
+    return float(on_gpu_us if on_host_us < on_gpu_us < whole_us else whole_us)
+
+
+def _earlier_work_until(rank: RankTrace) -> float:
+    """When the GPU was done with what had been launched before the recording, wall clock in µs."""
+    return rank.base_us + max((e.end for e in rank.linked.earlier_work), default=float("-inf"))
 
 
 def step_bounds(rank: RankTrace, step: int) -> tuple[float, float]:

@@ -104,6 +104,10 @@ class WaitResolver:
         waiting = self._next_on_thread(call)
         return self._held_by(waiting, call.ts, taken) if waiting is not None else None
 
+    def held_by(self, launch: Launch) -> StreamWait | None:
+        """What a launch on its own stream must have waited for, where no wait call shows it."""
+        return self._held_by(launch, launch.call.ts, set())
+
     def _held_by(self, waiting: Launch, before: float, taken: set[int]) -> StreamWait | None:
         stream, began = waiting.gpu[0].args.stream, waiting.gpu[0].ts
         best: Launch | None = None
