@@ -1,15 +1,17 @@
-"""One model by several routes: a file, its name, a config.json. Prints the table of docs/architecture.md.
+"""One model by several routes: a file, its name, a config.json; with --captured a file and captured scripts.
+Prints the tables of docs/architecture.md.
 
-python benchmarks/routes.py
+python benchmarks/routes.py [--captured]
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
-from stepsight import Prediction, load_platform, load_workload, predict
+from stepsight import Prediction, capture, load_platform, load_workload, predict
 from stepsight.workload.files import load_model
 
 PLATFORMS = ("8xH100-SXM", "8xA100-SXM4-80G", "8xB200-SXM", "2x8xH100-SXM-400G")
@@ -35,6 +37,32 @@ CONFIG = {
 }  # fmt: skip
 
 
+SCRIPTS = {"captured, plain": "llama_plain.py", "captured, Hugging Face": "llama_hf.py"}
+EAGER = {
+    "training.framework": "eager", "training.precision": "bf16", "training.fused_optimizer": "true",
+    "training.attention": "flash", "training.optimizer": "adamw", "sequence": "4096", "tied": "false",
+}  # fmt: skip
+"""What the scripts do: DistributedDataParallel, autocast, fused AdamW."""
+
+
+def captured(folder: Path) -> dict[str, dict[str, Prediction]]:
+    """The file and both scripts, by route and platform; a step is captured once for each number of ranks."""
+    toml = folder / "model.toml"
+    toml.write_text(TOML)
+    found: dict[str, dict[str, Prediction]] = {}
+    steps = {}
+    for name in PLATFORMS:
+        on = load_platform(name)
+        described = load_workload(toml, {**EAGER, "parallel.data": str(on.spec.ranks)})
+        found.setdefault("TOML", {})[name] = predict(described, on)
+        for route, script in SCRIPTS.items():
+            key = route, on.spec.ranks
+            if key not in steps:
+                steps[key] = capture(Path(__file__).with_name(script), on)
+            found.setdefault(route, {})[name] = predict(steps[key], on)
+    return found
+
+
 def routes(folder: Path) -> dict[str, dict[str, Prediction]]:
     """Predictions by route and platform."""
     toml, config = folder / "model.toml", folder / "config.json"
@@ -55,7 +83,7 @@ def routes(folder: Path) -> dict[str, dict[str, Prediction]]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = routes(Path(folder))
+        found = (captured if "--captured" in sys.argv else routes)(Path(folder))
     print("| route | platform | step | GEMM | attention | memory |\n|---|---|---|---|---|---|")
     for route, by_platform in found.items():
         for name, p in by_platform.items():

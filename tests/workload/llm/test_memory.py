@@ -10,7 +10,7 @@ from stepsight.errors import InputError
 from stepsight.workload.llm.config import LanguageConfig, read_language
 from stepsight.workload.llm.known import named
 from stepsight.workload.llm.layer import LayerWork, layer_work
-from stepsight.workload.llm.memory import piled_up_behind_backward, stage_memory
+from stepsight.workload.llm.memory import stage_memory
 
 
 def config(training: dict[str, Any] | None = None, **parallel: Any) -> LanguageConfig:
@@ -139,16 +139,6 @@ def test_a_single_micro_batch_piles_up_no_more_than_its_own_layers() -> None:
 
     layer = 2 * 2 * 1024 * 1024 * (1 - 1 / 4)
     assert piled_up(16) == pytest.approx(8 * layer) and piled_up(8) > piled_up(16)
-
-
-def test_inputs_pile_up_behind_a_backward_pass_in_the_steady_part_of_a_pipeline() -> None:
-    def piled_up(framework: str, micro_batch: int) -> float:
-        parallel = {"tensor": 4, "sequence_parallel": True, "pipeline": 2, "micro_batch": micro_batch}
-        return piled_up_behind_backward(config({"framework": framework}, **parallel))
-
-    assert piled_up("nanotron", 1) > 0
-    assert piled_up("nanotron", 8) == 0  # two micro-batches: every forward pass is before the first backward
-    assert piled_up("megatron", 1) == 0
 
 
 def test_gathered_inputs_are_kept_by_frameworks_that_do_not_gather_again() -> None:

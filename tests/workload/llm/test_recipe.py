@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import gpu_catalogue
 from stepsight.overheads.frameworks import profiles
+from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
-from stepsight.workload.files import load_model, parse_workload, resolve
+from stepsight.workload.files import load_model, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.embedding_and_head import head_work
 from stepsight.workload.llm.recipe import families, recipe_of, recipes
@@ -222,3 +224,21 @@ def test_a_stated_layout_is_not_replaced() -> None:
     assert not found.fits
     assert found.setup is not None
     assert found.setup.recipe.startswith("megatron")
+
+
+def test_fsdp_is_one_recipe_by_file_name_and_config(tmp_path: Path) -> None:
+    sizes = {
+        "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True, "head_dim": 64,
+    }  # fmt: skip
+    config_file, toml = tmp_path / "config.json", tmp_path / "model.toml"
+    config_file.write_text(json.dumps({"model_type": "llama", "torch_dtype": "bfloat16", **sizes}))
+    toml.write_text(
+        'kind = "transformer"\nfamily = "llama"\nlayers = 16\nhidden = 2048\nheads = 32\nkv_heads = 8\n'
+        "ffn = 8192\nvocab = 128256\ntied = true\nsequence = 8192\nbatch_per_rank = 1\n"
+    )
+    asked = {"parallel.zero": "3", "sequence": "8192"}
+    gpu = load_platform("8xH100-SXM").spec.gpu
+    made = (load_workload(toml, asked), load_model("llama3.2-1b", asked), load_workload(config_file, asked))
+    found = [resolve(each, 8, gpu).setup() for each in made]
+    assert len({(setup.recipe, setup.framework, setup.details) for setup in found}) == 1

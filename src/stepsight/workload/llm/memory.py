@@ -31,9 +31,6 @@ QUEUED_LAYERS = 28
 """Layers that a host can be ahead of the device: the driver queues 1,024 launches before the host has to
 wait, and a layer's forward pass is about 37 real launches. Read off ten groups of an H100 sweep: 1B, 3B,
 8B and 80B without a pipeline hold gathered inputs of 27, 31, 28 and 26 layers."""
-BEHIND_BACKWARD = 2
-"""Passes of a stage that a host can launch at a stretch in the steady part of a pipeline: a backward and the
-next forward one; messages before and after them hold it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +145,6 @@ def _piled_up(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]
     elif s.pipeline > 1:
         ahead = min(ahead, piece.layers * max(0.0, in_flight(c, stage, piece) - 2))
     return ahead * _gathered_bytes(c)
-
-
-def piled_up_behind_backward(c: LanguageConfig) -> float:
-    """Gathered inputs that wait on the first stage while a backward pass and the forward pass after it are
-    launched at a stretch, if its host is ahead of the device."""
-    s = c.layout
-    if not _gathers(c) or s.pipeline == 1 or s.micro_batches <= s.pipeline:
-        return 0.0
-    return min(QUEUED_LAYERS, BEHIND_BACKWARD * pieces(c)[0].layers) * _gathered_bytes(c)
 
 
 def _gathers(c: LanguageConfig) -> bool:
