@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.calibrate.folder import build
-from stepsight.calibrate.journal import Journal
-
-from .synthetic import samples
-
 
 @pytest.fixture(scope="session")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from stepsight.calibrate.folder import build
+    from stepsight.calibrate.journal import Journal
+
+    from .synthetic import samples
+
     folder = tmp_path_factory.mktemp("platform")
     journal = Journal(folder, resume=True)
     for stage, rows in samples().items():
