@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.prediction.predict import predict
 from stepsight.prediction.provenance import TimedBy
 from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram, Sizing, world
 from stepsight.program.observation import Observation, ObservedJob
@@ -36,12 +35,3 @@ def test_shares_add_up_by_how_sizes_were_found():
 def test_a_collective_of_unknown_size_keeps_the_traces_time():
     job = _job((Op("c", (), Collective("all_reduce", 0.0)), (Observation(10, opaque=True),)))
     assert TimedBy.of(job).trace == 1.0
-
-
-def test_kernels_keep_their_sources_however_a_model_is_cut_into_virtual_stages() -> None:
-    def ratio(virtual: int) -> float:
-        asked = {"tp": 4, "pp": 2, "parallel.virtual_stages": virtual, "global_batch": 16}
-        by_source = predict("llama3-8b", "8xH100-SXM", set=asked).coverage.share_by_source
-        return by_source["learned"] / by_source["transferred"]  # messages between stages are measured
-
-    assert ratio(4) == pytest.approx(ratio(1), rel=0.002)

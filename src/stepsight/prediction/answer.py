@@ -219,7 +219,7 @@ def explain(
         breakdown_us=breakdown,
         naive_us=naive_us(timeline),
         sensitivities=sensitive,
-        coverage=coverage(timeline, platform),
+        coverage=coverage(timeline),
         timeline=timeline,
         memory=memory,
         measured_us=measured_us,

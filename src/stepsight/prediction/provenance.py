@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import FloatArray, Source
-from stepsight.platform.load import Platform
-from stepsight.program.job import Kernel, Sizing
+from stepsight.program.job import Sizing
 from stepsight.program.observation import ObservedJob
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import PricedLane
@@ -41,16 +40,15 @@ class Coverage:
     guessed_sizes: float = 0.0
 
 
-def coverage(timeline: Timeline, platform: Platform) -> Coverage:
-    """Where the times come from, weighted by device time; of kernels that stand for many, each by its own."""
+def coverage(timeline: Timeline) -> Coverage:
+    """Where the times come from, weighted by device time."""
     by_source: dict[str, float] = {}
     unmodelled: dict[tuple[str, str, str], float] = {}
     guessed = 0.0
     for lane in timeline.priced.lanes:
         time = lane.times.device_us[:, 0, :] * lane.lane.tape.launch_times[:, None] * lane.weight
-        shares = _shares(timeline, lane, platform)
         for source in Source:
-            us = float((time * np.where(shares.any(axis=0), shares[source], lane.source == source)).sum())
+            us = float(time[lane.source == source].sum())
             if us:
                 by_source[source.label] = by_source.get(source.label, 0.0) + us
         _collect(timeline, lane, time, unmodelled)
@@ -62,29 +60,6 @@ def coverage(timeline: Timeline, platform: Platform) -> Coverage:
         tuple(Unmodelled(*names, us) for names, us in listed),
         guessed / total,
     )
-
-
-def _shares(timeline: Timeline, lane: PricedLane, platform: Platform) -> FloatArray:
-    """(sources, launches, ranks): of a kernel that stands for many, how much comes from each source."""
-    found = np.zeros((len(Source), *lane.source.shape))
-    known: dict[int, FloatArray] = {}
-    for rank, program in enumerate(lane.lane.program_of_rank.tolist()):
-        items = (i for op in timeline.priced.job.programs[program].ops for i in launches_of(op))
-        for launch, item in enumerate(items):
-            if isinstance(item, Kernel) and item.parts:
-                if id(item) not in known:
-                    known[id(item)] = _of_parts(item, platform)
-                found[:, launch, rank] = known[id(item)]
-    return found
-
-
-def _of_parts(kernel: Kernel, platform: Platform) -> FloatArray:
-    times = platform.conditions.known_kernels(part for part, _ in kernel.parts)
-    total = np.zeros(len(Source))
-    for part, count in kernel.parts:
-        one = times[part].estimate
-        total[one.source] += count * one.time_us
-    return np.asarray(total / max(float(total.sum()), 1e-9))
 
 
 def _guessed_us(timeline: Timeline, program: int, source: np.ndarray, time: FloatArray) -> float:

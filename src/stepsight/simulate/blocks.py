@@ -35,7 +35,7 @@ from stepsight.simulate.price import PricedJob, price
 STEPS = 3
 """Steps walked back to back, as in the full walk."""
 SAME_STEP = 1e-6
-SETTLED, MOVED = 1e-3, 1e-2
+CONVERGED, MOVED = 1e-3, 1e-2
 """Of the step: it, and all launches of a stage together, change by less than this when what overlaps is
 stretched once more."""
 EVEN = 5e-3
@@ -352,7 +352,7 @@ class BlockWalk:
                 change = slowed_us(mine, np.array([b]), np.array([e]), contention)[0] - stage.longer_us
                 stage.longer_us += weight * change
                 moved = max(moved, float(np.abs(change).sum()))
-            if abs(finish - before) < SETTLED * finish and moved < MOVED * finish:
+            if abs(finish - before) < CONVERGED * finish and moved < MOVED * finish:
                 break
             before = finish
         return clocks

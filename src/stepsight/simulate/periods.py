@@ -23,7 +23,7 @@ from stepsight.simulate.rendezvous import Clocks
 EVEN = 1e-6
 """Advances that differ by less than this share of the period are even: the walk's rounding."""
 NEARLY = 1e-4
-"""The same where contention has settled only so far: what a step may be off by."""
+"""The same where contention has converged only so far: what a step may be off by."""
 
 
 def continued(states: Sequence[FloatArray], blocks: int) -> FloatArray:
