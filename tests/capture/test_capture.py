@@ -239,3 +239,24 @@ for _ in range(4):
     kernels = [k for op in step.job.programs[0].ops for k in op.kernels]
     columns = [dict(k.dims)["n"] for k in kernels if k.operator == "linear"]
     assert len(columns) == 2 and sum(columns) == 300
+
+
+MASKED = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 100}
+model = LlamaForCausalLM(LlamaConfig(num_attention_heads=2, **sizes)).to("cuda", torch.bfloat16)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+tokens = torch.randint(0, 100, (2, 64), device="cuda")
+for _ in range(4):
+    model(input_ids=tokens, attention_mask=torch.ones_like(tokens), labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_mask_that_hides_nothing_leaves_flash_attention_to_hugging_face_models(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    names = {op.name for op in captured(tmp_path, MASKED).job.programs[0].ops}
+    assert any("FlashAttentionBackward" in name for name in names)

@@ -13,7 +13,12 @@ import torch
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures, install_device
 from stepsight.capture.gpu.files import intercept
 from stepsight.capture.gpu.guard import device_for_cpp, install_guard, install_meta_answer, meant
-from stepsight.capture.gpu.operators import install_attention, install_old_defaults, install_operators
+from stepsight.capture.gpu.operators import (
+    install_attention,
+    install_libraries,
+    install_old_defaults,
+    install_operators,
+)
 from stepsight.capture.gpu.tensors import install_modules, install_tensors
 from stepsight.capture.groups.install import World, install_groups
 from stepsight.capture.recording.calls import CallRecord, StepRecords
@@ -83,6 +88,7 @@ class Session:
         install_tensors(self.values.read)
         install_modules()
         install_operators()
+        install_libraries()
         install_routing()
         install_checks()
         install_attention(gpu.capability)

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,6 +27,41 @@ def install_operators() -> None:
     _install_own_kernels()
     _install_recurrent()
     define_vision_operators()
+
+
+_ASKS_FOR_FAKES = "transformers.utils.import_utils"
+
+
+class _NoFakes(MetaPathFinder):
+    """Transformers takes a fake tensor for a graph being traced and then keeps a causal mask that it leaves
+    to the attention kernel on a GPU. Once its module is imported, none of its tensors is a fake one."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != _ASKS_FOR_FAKES:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def then_patch(module: ModuleType) -> None:
+                run(module)
+                _patch(module)
+
+            spec.loader.exec_module = then_patch  # type: ignore[method-assign]
+        return spec
+
+
+def _patch(module: ModuleType) -> None:
+    module.is_fake_tensor = lambda tensor: False  # type: ignore[attr-defined]
+
+
+def install_libraries() -> None:
+    """What libraries ask of tensors is answered as on a GPU."""
+    if _ASKS_FOR_FAKES in sys.modules:
+        _patch(sys.modules[_ASKS_FOR_FAKES])
+    else:
+        sys.meta_path.insert(0, _NoFakes())
 
 
 def install_old_defaults() -> None:

@@ -131,7 +131,13 @@ _RANDOM = """bernoulli bernoulli_ native_dropout rand randn randint randperm nor
 RANDOM = frozenset(_RANDOM.split())
 _SHAPED = "nonzero masked_select _unique2 unique_dim unique_consecutive repeat_interleave bincount nms"
 SHAPED_BY_VALUES = frozenset(_SHAPED.split())
+FILLED = frozenset(("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"))
+"""Results depend on the shape of what is given, not on its values."""
 _INDEXED = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
+
+
+def _same_shape(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 class Values:
@@ -165,10 +171,10 @@ class Values:
         """The call done on known values, or None where one is unknown or there is too much to follow."""
         if name in RANDOM or not self._worth_following(func, args, kwargs, tensors):
             return None
-        known = [self.of(t) for t in tensors]
-        if any(v is None for v in known):
+        of = _same_shape if name in FILLED else self.of
+        if any(of(t) is None for t in tensors):
             return None
-        real_args, real_kwargs = mapped(args, self.of), mapped(dict(kwargs), self.of)
+        real_args, real_kwargs = mapped(args, of), mapped(dict(kwargs), of)
         if real_kwargs.get("device") is not None:
             real_kwargs["device"] = torch.device("cpu")
         real_kwargs.pop("pin_memory", None)
