@@ -143,6 +143,6 @@ def test_a_slower_host_gains_only_what_overlapped_compute_costs_the_communicatio
         for speed in (1.0, 0.7, 0.5)
         for alone in (False, True)
     }
-    assert steps[0.7, False] < steps[1.0, False]
+    assert steps[0.7, False] <= steps[1.0, False]
     assert steps[1.0, True] <= steps[0.7, True] * (1 + 1e-9) <= steps[0.5, True] * (1 + 2e-9)
     assert all(steps[speed, False] >= steps[1.0, True] for speed in (0.7, 0.5))
