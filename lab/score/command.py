@@ -102,7 +102,7 @@ def command(context: click.Context, report: Path | None, results: Path) -> None:
 
 def _report(page: Path, folder: Path) -> None:
     from lab.score.scorecard import scorecard
-    from stepsight.report.page.pieces import package_version
+    from stepsight.report.pieces import package_version
     from stepsight.validate.scoreboard import load_results
 
     check_outputs([page])

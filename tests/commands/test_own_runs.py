@@ -27,7 +27,7 @@ def test_runs_make_a_platform_file_that_predicts(tmp_path: Path) -> None:
     )
     assert found["runs"] == 5
     assert found["factors"]["gemm"] > 1.05
-    assert "What the runs say" in page.read_text()
+    assert "The runs" in page.read_text()
     answer = json.loads(done("predict", "llama3-8b", "-p", str(mine), "--json"))
     assert any("learned from 5 runs (runs.csv)" in note for note in answer["notes"])
 

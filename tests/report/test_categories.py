@@ -8,7 +8,7 @@ from stepsight.estimate import Source
 from stepsight.kernels.families import FAMILIES
 from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING
 from stepsight.prediction.display import Look, look, source_look
-from stepsight.report.page.pieces import asset
+from stepsight.report.pieces import asset
 
 ALL = {family.category for family in FAMILIES.values()} | {EXPOSED, IDLE, WAITING, "communication", "host"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from stepsight.prediction.answer import MemoryLine, Prediction
 from stepsight.prediction.display import time
-from stepsight.report.page.prediction import page
+from stepsight.report.prediction import page
 
 from .predictions import uneven
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.display import time
-from stepsight.report.page.prediction import page
+from stepsight.report.prediction import page
 
 POINT = """
 const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepsight.report.page.pieces import (
+from stepsight.report.pieces import (
     Fragment,
     Html,
     asset,

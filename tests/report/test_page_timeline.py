@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from stepsight.prediction.answer import Prediction
-from stepsight.report.page import timeline as page_timeline
-from stepsight.report.page.timeline import picture
+from stepsight.report import timeline as page_timeline
 from stepsight.report.ranks import identical_ranks
+from stepsight.report.timeline import picture
 
 
 def data(prediction: Prediction) -> dict[str, Any]:

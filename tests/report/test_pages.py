@@ -6,9 +6,9 @@ import click
 
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.compare import compare
-from stepsight.report.page.charts import Axis, Fall, Line, Point, lines, points, waterfall
-from stepsight.report.page.comparison import comparison_page
-from stepsight.report.page.prediction import page
+from stepsight.report.charts import Axis, Fall, Line, Point, lines, points, waterfall
+from stepsight.report.comparison import comparison_page
+from stepsight.report.prediction import page
 from stepsight.terminal import COMMAND_LINE
 
 from .predictions import uneven

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.prediction.answer import Prediction
-from stepsight.report.page.prediction import page
+from stepsight.report.prediction import page
 
 FIND = """
 const box = document.querySelector("#timeline input[type=search]");

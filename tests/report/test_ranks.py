@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from stepsight.prediction.answer import Prediction
-from stepsight.report.console.prediction import show
+from stepsight.report.prediction import show
 from stepsight.report.ranks import RankSet, identical_ranks, identical_summaries, most_telling
 
 from .predictions import uneven

@@ -8,7 +8,7 @@ from lab.score.sharding.tasks import Scale, random_task, task_workload
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
-from stepsight.report.page.sharding import sharding_page
+from stepsight.report.sharding import sharding_page
 from stepsight.sharding.choice import choose, days_of
 from stepsight.sharding.document import document
 from stepsight.sharding.search.rules import TIE

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from stepsight.report.console.search import show_rows
+from stepsight.report.search import show_rows
 from stepsight.tune.answer import settings_text
 from stepsight.tune.dimensions import short_names
 from stepsight.tune.trial import Row

@@ -8,7 +8,7 @@ from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import fit_probability
 from stepsight.program.job import Job, Kernel, Op, RankProgram
-from stepsight.report.console.search import noise_mark, remarks
+from stepsight.report.search import noise_mark, remarks
 from stepsight.sharding.choice import choose
 from stepsight.tune.answer import best_rows, why
 from stepsight.tune.api import _answer, sweep, tune

@@ -32,6 +32,7 @@ def command(
     """
     from stepsight.platform.load import load_platform
     from stepsight.prediction.advise.advice import advise
+    from stepsight.report.runs import advice_report
 
     options.check_outputs([html])
     if workload.suffix == ".py":
@@ -42,13 +43,8 @@ def command(
     else:
         own, on_platform = options.split_assignments(assignments, recipe)
         found = advise(workload, platform, assignments=own, overrides=on_platform)
-    from stepsight.report.console.runs import show_advice
-    from stepsight.report.page.runs import advice_page
-
-    options.deliver(
-        found.to_dict, lambda console: show_advice(found, console, most=None if all_of_them else 10),
-        (html, lambda: advice_page(found)), as_json=as_json,
-    )  # fmt: skip
+    report = advice_report(found, most=None if all_of_them else 10)
+    options.deliver_report(found.to_dict, report, html, as_json=as_json)
 
 
 def _captured(script: Path, on: Platform) -> CapturedStep:

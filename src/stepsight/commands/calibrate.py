@@ -88,6 +88,7 @@ def _learn(
     as_json: bool,
 ) -> None:  # fmt: skip
     from stepsight.prediction.learn.lesson import learn
+    from stepsight.report.runs import lesson_report
 
     if not platform:
         raise click.UsageError("--runs needs --platform, where the runs were measured")
@@ -96,22 +97,11 @@ def _learn(
         raise InputError(f"--out {out}", "a learned platform is a file", "name it mine.toml")
     fix = "a field of a workload is a column of the file"
     lesson = learn(runs, platform, options.platform_assignments(overrides, str(runs), fix))
-    made: list[tuple[Path | None, str | bytes]] = [(out, lesson.text(name or out.stem))]
-    if html:
-        from stepsight.report.page.runs import lesson_page
-
-        made.append((html, lesson_page(lesson)))
-    written = options.write_files(made)
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json(lesson.to_dict() | {"file": str(out)}))
-        return
-    from stepsight.report.console.runs import show_lesson
-    from stepsight.terminal import terminal
-
-    show_lesson(lesson, terminal())
-    options.print_written(written)
+    report = lesson_report(lesson)
+    options.deliver(
+        lambda: lesson.to_dict() | {"file": str(out)}, report.show,
+        (out, lambda: lesson.text(name or out.stem)), (html, report.page), as_json=as_json,
+    )  # fmt: skip
 
 
 def _calibrate(

@@ -71,8 +71,7 @@ def command(
         comparison = _of_captured(a, platform, both, questions)
     else:
         comparison = _of_files(a, b, platform, platform_b, both, only_b)
-    from stepsight.report.console.prediction import show_comparison
-    from stepsight.report.page.comparison import comparison_page
+    from stepsight.report.comparison import comparison_page, show_comparison
     from stepsight.report.perfetto import chrome_trace
 
     options.deliver(

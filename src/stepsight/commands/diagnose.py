@@ -35,6 +35,7 @@ def command(
 ) -> None:  # fmt: skip
     """Compare a measured step of WORKLOAD with its prediction and name what may be wrong."""
     from stepsight.prediction.diagnose.diagnosis import diagnose
+    from stepsight.report.runs import diagnosis_report
 
     if bool(measured) == bool(log):
         raise click.UsageError("give exactly one of --measured and --log")
@@ -44,13 +45,7 @@ def command(
         workload, platform, measured, log=log, data=data, memory_gb=memory_gb,
         also=[_also(text) for text in also], trace=trace, assignments=own, overrides=on_platform,
     )  # fmt: skip
-    from stepsight.report.console.runs import show_diagnosis
-    from stepsight.report.page.runs import diagnosis_page
-
-    options.deliver(
-        found.to_dict, lambda console: show_diagnosis(found, console),
-        (html, lambda: diagnosis_page(found)), as_json=as_json,
-    )  # fmt: skip
+    options.deliver_report(found.to_dict, diagnosis_report(found), html, as_json=as_json)
 
 
 def _also(text: str) -> tuple[list[str], str]:

@@ -44,8 +44,7 @@ def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
     models would time the kernels.
     """
     from stepsight.prediction.traced.inspection import inspect_run
-    from stepsight.report.console.inspection import show
-    from stepsight.report.page.inspection import inspection_page
+    from stepsight.report.inspection import inspection_page, show
     from stepsight.trace.step.run import load_trace
 
     options.check_outputs([html])

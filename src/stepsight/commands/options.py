@@ -19,6 +19,7 @@ from stepsight.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stepsight.report.listing import Report
     from stepsight.tune.trial import Row
 
 
@@ -139,6 +140,13 @@ def deliver(
     written = write_files([(path, make()) for path, make in files if path])
     if not as_json:
         print_written(written)
+
+
+def deliver_report(
+    document: Callable[[], object], report: Report, html: Path | None, *, as_json: bool
+) -> None:
+    """Print an answer that is a report, and write its page if one was asked for."""
+    deliver(document, report.show, (html, report.page), as_json=as_json)
 
 
 def search(command: Command) -> Command:

@@ -208,17 +208,13 @@ def deliver(
     """Print the answer, as JSON or as tables, with the whole run where one was asked for; write the files."""
     from stepsight.prediction.answer import document
     from stepsight.prediction.runnable import precision_warning
-    from stepsight.report.console.prediction import show
-    from stepsight.report.console.runs import show_whole_run
-    from stepsight.report.page.prediction import page
     from stepsight.report.perfetto import chrome_trace
+    from stepsight.report.prediction import page, show
 
     def shown(console: Console) -> None:
         if warning := precision_warning(prediction):
             click.echo(f"warning: {warning}", err=True)
-        show(prediction, console)
-        if run:
-            show_whole_run(run, console)
+        show(prediction, console, run)
 
     options.deliver(
         lambda: document(prediction) | ({"whole_run": run.to_dict()} if run else {}), shown,

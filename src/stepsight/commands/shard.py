@@ -79,8 +79,7 @@ def command(
     from stepsight.documents import to_json
     from stepsight.platform.load import load_platform
     from stepsight.records import seconds
-    from stepsight.report.console.sharding import show
-    from stepsight.report.page.sharding import sharding_page
+    from stepsight.report.sharding import sharding_page, show
     from stepsight.sharding.choice import choose, days_of
     from stepsight.sharding.document import document
     from stepsight.sharding.search.rules import USUAL_KINDS

@@ -24,8 +24,7 @@ def command(
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Predict MODEL for every combination of the values given."""
-    from stepsight.report.console.search import row_document, rows_csv, show_rows
-    from stepsight.report.page.search import sweep_page
+    from stepsight.report.search import row_document, rows_csv, show_rows, sweep_page
     from stepsight.tune.api import sweep
 
     model = options.model_argument(model, named)

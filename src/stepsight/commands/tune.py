@@ -41,8 +41,7 @@ def command(
 ) -> None:  # fmt: skip
     """Find the fastest (or cheapest, or smallest) configuration of MODEL that fits, with reasons."""
     from stepsight.errors import InputError
-    from stepsight.report.console.search import answer_document, rows_csv, show_answer
-    from stepsight.report.page.search import tune_page
+    from stepsight.report.search import answer_document, rows_csv, show_answer, tune_page
     from stepsight.tune.api import tune
     from stepsight.tune.flags import flags
     from stepsight.tune.search import ranked

@@ -65,14 +65,9 @@ def _quick(as_json: bool) -> None:
 @options.json_flag
 def _runs(runs: Path, platform: str, overrides: tuple[str, ...], html: Path | None, as_json: bool) -> None:
     from stepsight.prediction.learn.lesson import validate_runs
+    from stepsight.report.runs import validation_report
 
     options.check_outputs([html])
     fix = "a field of a workload is a column of the file"
     found = validate_runs(runs, platform, options.platform_assignments(overrides, str(runs), fix))
-    from stepsight.report.console.runs import show_validation
-    from stepsight.report.page.runs import validation_page
-
-    options.deliver(
-        found.to_dict, lambda console: show_validation(found, console),
-        (html, lambda: validation_page(found)), as_json=as_json,
-    )  # fmt: skip
+    options.deliver_report(found.to_dict, validation_report(found), html, as_json=as_json)

@@ -102,7 +102,7 @@ class Prediction:
 
     def to_html(self) -> str:
         """The page that ``--html`` writes, as text."""
-        from stepsight.report.page.prediction import page
+        from stepsight.report.prediction import page
 
         return page(self)
 

@@ -17,8 +17,8 @@ from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.display import look, size, source_look
 from stepsight.program.job import Collective, Kernel, Op
-from stepsight.report.page.pieces import Html, asset, joined, legend, tag, text
 from stepsight.report.perfetto import launches, name_of
+from stepsight.report.pieces import Html, asset, joined, legend, tag, text
 from stepsight.report.ranks import RankSet, most_telling
 from stepsight.simulate.timeline import RankTimes, Timeline
 

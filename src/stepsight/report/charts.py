@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from stepsight.report.page.pieces import Html, joined, legend, table, tag, text
+from stepsight.report.pieces import Html, joined, legend, table, tag, text
 
 WIDTH, HEIGHT = 720.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 8.0, 46.0

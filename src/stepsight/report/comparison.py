@@ -1,0 +1,93 @@
+"""Two predictions: what differs, how much faster one is, and where the difference went."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from stepsight.prediction.answer import Prediction
+from stepsight.prediction.compare import Comparison
+from stepsight.prediction.display import assumed, look, rate_lines, share, time
+from stepsight.report.charts import Fall, waterfall
+from stepsight.report.listing import Listing, Named, show_lines, show_listing
+from stepsight.report.pieces import Fragment, Html, bar, figures, frame, headline, joined, section, table, tag
+from stepsight.report.words import comparison_sentence, differences
+
+
+def show_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the comparison."""
+    for name, p in (("A", comparison.before), ("B", comparison.after)):
+        line = Text(f"{name}  {_name(p)}: {time(p.step_us)} per step (90 % interval {_interval(p)})")
+        line.append("" if p.fits is not False else "  DOES NOT FIT", style="bold red")
+        console.print(line.append(f"\n   assumed {assumed(p)}"))
+    show_lines((f"differs: {name}: {a} → {b}" for name, a, b in differences(comparison)), console)
+    console.print(Text(comparison_sentence(comparison), style="bold"))
+    show_listing(_changes(comparison), console)
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """The page of ``stepsight compare``."""
+    a, b = comparison.before, comparison.after
+    sections = [_waterfall(comparison), _changes(comparison).section(), _breakdowns(comparison)]
+    return frame(f"{_name(a)} compared with {_name(b)}", _top(comparison), sections)
+
+
+def _name(p: Prediction) -> str:
+    return f"{p.workload or 'step'} on {p.platform}"
+
+
+def _interval(p: Prediction) -> str:
+    return f"{time(p.low_us)} to {time(p.high_us)}"
+
+
+def _changes(c: Comparison) -> Listing:
+    """Every part and every rate of both."""
+    a, b = dict(rate_lines(c.before)), dict(rate_lines(c.after))
+    rows: list[tuple[str | Named, ...]] = [
+        (Named(look(x.category).word, look(x.category).colour), time(x.before_us), time(x.after_us),
+         time(x.difference_us))
+        for x in c.changes
+    ]  # fmt: skip
+    rows += [(name, a.get(name, ""), b.get(name, ""), "") for name in {**a, **b}]
+    per = "mean over ranks" if c.same_work else "mean over ranks; steps of different work"
+    return Listing(f"where the difference went ({per})", ("part", "A", "B", "B − A"), rows)
+
+
+def _top(c: Comparison) -> Html:
+    a, b = c.before, c.after
+    heading = tag("h1", "A: ", _name(a), tag("span", " compared with ", classes="on"), "B: ", _name(b))
+    changed = differences(c)
+    differs = table(("what differs", "A", "B"), changed, left=("A", "B")) if changed else ""
+    number = tag("div", headline(b.step_us, " (B)"), classes="headline")
+    verdict = tag("p", comparison_sentence(c), classes="verdict")
+    entries = [("A", time(a.step_us), _interval(a)), ("B", time(b.step_us), _interval(b))]
+    return joined([heading, differs, number, verdict, figures(entries)])
+
+
+def _waterfall(c: Comparison) -> Html:
+    whole_a, whole_b = (sum(p.breakdown_us.values()) for p in (c.before, c.after))
+    falls = [
+        Fall(look(x.category).word, x.difference_us, _signed(x.difference_us), look(x.category).colour)
+        for x in c.changes
+        if abs(x.difference_us) >= 0.0005 * max(whole_a, whole_b, 1e-9)
+    ]
+    drawn = waterfall(("A", whole_a, time(whole_a)), falls, ("B", whole_b, time(whole_b)))
+    lead = "From A's step to B's, part by part: what got shorter and what got longer."
+    return section("From A to B", drawn, lead=lead)
+
+
+def _signed(us: float) -> str:
+    return f"+{time(us)}" if us >= 0.05 else time(us)
+
+
+def _breakdowns(c: Comparison) -> Html:
+    longest = max(sum(p.breakdown_us.values()) for p in (c.before, c.after)) or 1.0
+    drawn = []
+    for word, p in (("A", c.before), ("B", c.after)):
+        whole = sum(p.breakdown_us.values()) or 1.0
+        parts = [
+            Fragment(look(n).word, us, f"{time(us)}, {share(us / whole)}", look(n).colour)
+            for n, us in p.breakdown_us.items()
+        ]
+        drawn += [tag("h3", f"{word}  {_name(p)}"), bar(parts, total=longest, name=word)]
+    return section("Both steps on one scale", *drawn)

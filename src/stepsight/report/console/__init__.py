@@ -1,1 +1,0 @@
-"""What commands print in the terminal, a module for each kind of answer."""
