@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepsight.prediction.traced.jobs import trace_job
-from stepsight.prediction.traced.predict import predict_trace
+from stepsight.prediction.traced.predict import predict_trace, trace_job
 from stepsight.report.chakra import (
     COLL,
     COMP,
@@ -120,7 +119,7 @@ def test_a_profile_without_shapes_takes_them_from_its_execution_trace(tmp_path):
     made.save(tmp_path)
     node = {**FLAT, "input_shapes": [[8, 4], [4, 16]], "input_types": ["Tensor(float)", "Tensor(float)"]}
     (tmp_path / "et.json").write_text(json.dumps({"schema": "1.0.1", "pid": 7, "nodes": [node]}))
-    job = trace_job(load_trace(tmp_path))
+    job = trace_job(load_trace(tmp_path), 0)
     (kernel,) = (k for op in job.job.programs[0].ops for k in op.kernels)
     assert (kernel.dim("m"), kernel.dim("n"), kernel.dim("k")) == (8, 16, 4)
 

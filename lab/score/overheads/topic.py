@@ -9,7 +9,8 @@ import click
 
 from lab.fit.overheads.published import Study
 from lab.fit.traces.runs import scored_runs
-from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job
+from stepsight.overheads.tables import Overheads
+from stepsight.prediction.traced.predict import INDIVIDUAL, TRACED, trace_job
 from stepsight.program.job import Job
 from stepsight.score import BLIND, FIT, Score
 from stepsight.trace.step.job import typical_step
@@ -66,12 +67,13 @@ def _traces(folder: Path) -> list[Score]:
             continue
         step = typical_step(run)
         own, _ = own_platform(run)
-        jobs = {_TABLE: trace_job(run, step, shared=own.overheads)}
+        traced = trace_job(run, step, host_times=TRACED).job
+        times = {_TABLE: host_time_us(traced, own.overheads)}
         if run.steps > 1 or len(run.ranks) > 1:
-            jobs[INDIVIDUAL] = trace_job(run, step)
-        recorded = host_time_us(trace_job(run, step, TRACED).job)
-        for whose, job in jobs.items():
-            predicted[whose].append(host_time_us(job.job))
+            times[INDIVIDUAL] = host_time_us(trace_job(run, step).job)
+        recorded = host_time_us(traced)
+        for whose, time_us in times.items():
+            predicted[whose].append(time_us)
             measured[whose].append(recorded)
             names[whose].append(f"{scored.name} {predicted[whose][-1] / recorded - 1:+.1%}")
     exposures = {INDIVIDUAL: BLIND, _TABLE: FIT}
@@ -84,14 +86,14 @@ def _traces(folder: Path) -> list[Score]:
     ]  # fmt: skip
 
 
-def host_time_us(job: Job) -> float:
-    """Host time of the first rank's ops, waits for the device not counted."""
+def host_time_us(job: Job, table: Overheads | None = None) -> float:
+    """Host time of the first rank's ops by themselves or by a table; waits for the device do not count."""
     total = 0.0
     for op in job.programs[0].ops:
-        times = op.overhead_us
+        launches = len(op.kernels) + (op.collective is not None)
+        times = table.of(op.name, launches, with_profiler=True) if table else op.overhead_us
         if times is None:
             continue
-        launches = len(op.kernels) + (op.collective is not None)
         inside = times.t2 + times.t3 + launches * times.t4 + max(launches - 1, 0) * times.t5
         total += times.t1 + (inside if launches else times.t5)
     return total

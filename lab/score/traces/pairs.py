@@ -133,7 +133,7 @@ def _like(a: TraceRun, b: TraceRun) -> bool:
 
 def _step_us(step: TracedStep) -> float:
     job = step.job
-    return simulate(job.job, step.platform, replay=step.taken, steps=step.steps, seen=job.seen).step_us
+    return simulate(job.job, step.platform, replay=step.replayed, steps=step.steps, seen=job.seen).step_us
 
 
 def by_datasheet(old: GpuSpec, new: GpuSpec, dtype: str = "fp16") -> float:

@@ -23,9 +23,9 @@ from lab.score.frame import show
 from lab.score.traces.pairs import PairRow, operator_pair_rows, pair_rows, pair_scores
 from stepsight.documents import to_json
 from stepsight.prediction.provenance import TimedBy
-from stepsight.prediction.traced.predict import simulate_trace
+from stepsight.prediction.traced.predict import traced_step
 from stepsight.score import CHOSEN, FIT, Figure, Score, interval_score
-from stepsight.simulate.timeline import Timeline
+from stepsight.simulate.timeline import Timeline, simulate
 from stepsight.trace.step.job import collective_waiting, typical_step
 from stepsight.trace.step.run import TraceRun
 
@@ -121,7 +121,7 @@ def row_of(scored: ScoredRun, refits: Refits) -> RunRow:
     """Score one run."""
     run = scored.run
     replay = simulate_trace(run, replay=True)
-    anchored = simulate_trace(run, models_only=False)
+    anchored = simulate_trace(run)
     models = simulate_trace(run, models_only=True)
     left_out = left_out_prediction(run, scored.host, refits)
     timed_by = (left_out.origin.timed_by if left_out.origin else None) or TimedBy()
@@ -130,6 +130,12 @@ def row_of(scored: ScoredRun, refits: Refits) -> RunRow:
         anchored.step_us / 1e3, models.step_us / 1e3, left_out.step_us / 1e3,
         left_out.low_us / 1e3, left_out.high_us / 1e3, timed_by, scored.left_out,
     )  # fmt: skip
+
+
+def simulate_trace(run: TraceRun, *, replay: bool = False, models_only: bool = False) -> Timeline:
+    """The timeline alone, without intervals and sensitivities: several times as fast."""
+    made = traced_step(run, replay=replay, models_only=models_only)
+    return simulate(made.job.job, made.platform, replay=made.replayed, steps=made.steps, seen=made.job.seen)
 
 
 def scores(data: Path) -> list[Score]:

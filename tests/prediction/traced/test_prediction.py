@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job
-from stepsight.prediction.traced.predict import predict_trace
+from stepsight.prediction.traced.predict import INDIVIDUAL, TRACED, predict_trace, trace_job
 from stepsight.trace.step.platforms import guess_platform
 from stepsight.trace.step.run import load_trace, measured_step_us
 from tests.trace.making import Made, made_run, two_step_training
@@ -77,7 +76,8 @@ def test_host_times_come_from_the_other_steps():
     shorter["dur"] -= 100
     run = made_run(made)
     own, others = (
-        trace_job(run, 1, whose).job.programs[0].ops[1].overhead_us for whose in (TRACED, INDIVIDUAL)
+        trace_job(run, 1, host_times=whose).job.programs[0].ops[1].overhead_us
+        for whose in (TRACED, INDIVIDUAL)
     )
     assert others.t3 == pytest.approx(own.t3 + 100)
 

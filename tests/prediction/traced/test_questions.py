@@ -12,7 +12,6 @@ from stepsight.prediction.traced.predict import Basis, TracedStep
 from stepsight.prediction.traced.whatif import changed
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram
 from stepsight.program.observation import ObservedJob
-from stepsight.simulate.price import REPLAYABLE
 
 OPS = (
     Op("aten::mm", (Kernel.of("gemm", batch=1, m=64, n=64, k=64),), overhead_us=HostTimes(1, 2, 3, 4, 5)),
@@ -25,7 +24,7 @@ OPS = (
 def step() -> TracedStep:
     job = ObservedJob(Job.replicated(RankProgram(OPS), 4))
     machine = load_platform("8xV100-SXM2")
-    return TracedStep(cast(Any, None), job, machine, machine, Basis.ANCHORED, REPLAYABLE, ())
+    return TracedStep(cast(Any, None), job, machine, machine, Basis.ANCHORED, (), 0.0)
 
 
 def test_platform_questions_change_the_platform(step):

@@ -16,7 +16,6 @@ import numpy as np
 
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
 from stepsight.platform.load import Platform
-from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
 from stepsight.program.job import Collective, HostTimes, Kernel, Op, Sizing
 from stepsight.program.observation import (
     Observation,
@@ -34,6 +33,7 @@ from stepsight.trace.constants import (
     COLLECTIVE_WEIGHT,
     MOST_COLLECTIVE_RATIO,
     MOST_KERNEL_RATIO,
+    QUEUE_GAP_US,
     TYPICAL_CALL,
     UNSIZED_SPREAD,
 )
@@ -190,16 +190,8 @@ def _on_gpu(job: ObservedJob, old: GpuSpec, new: GpuSpec) -> ObservedJob:
 def same_gpu(a: GpuSpec, b: GpuSpec) -> bool:
     """Whether two specifications are of one GPU, whatever their launch delays."""
     figures = (
-        "name",
-        "sms",
-        "clock_mhz",
-        "memory_gbps",
-        "peak_tflops",
-        "l2_mb",
-        "pcie_gbps",
-        "power_w",
-        "speed",
-    )
+        "name", "sms", "clock_mhz", "memory_gbps", "peak_tflops", "l2_mb", "pcie_gbps", "power_w", "speed",
+    )  # fmt: skip
     return all(getattr(a, f) == getattr(b, f) for f in figures)
 
 
@@ -264,5 +256,34 @@ def _each_collective(
         if op.collective is None:
             return op, seen
         return op, with_collective(seen, change(op.collective, of_collective(op, seen)))
+
+    return job.each(changed)
+
+
+def with_kept_delays(job: ObservedJob) -> ObservedJob:
+    """The job in which of all delays before kernels only those stay that nothing explains: the platform
+    states the usual ones."""
+    return with_kernels(
+        job, lambda k, o: (k, replace(o, late_us=kept_delay_us(o), waited_us=0.0) if o.late_us else o)
+    )
+
+
+def kept_delay_us(observed: Observation, factor: float = 1.0) -> float:
+    """The delay before a kernel that stays, times ``factor``."""
+    unexplained_us = observed.late_us - observed.waited_us
+    return factor * unexplained_us if unexplained_us > QUEUE_GAP_US else 0.0
+
+
+def with_kernels(
+    job: ObservedJob, change: Callable[[Kernel, Observation], tuple[Kernel, Observation]]
+) -> ObservedJob:
+    """The job with every kernel and its observation changed."""
+
+    def changed(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
+        if not op.kernels:
+            return op, seen
+        made = [change(k, o) for k, o in zip(op.kernels, seen, strict=False)]
+        kernels = tuple(k for k, _ in made)
+        return replace(op, kernels=kernels), (*(o for _, o in made), *seen[len(kernels) :])
 
     return job.each(changed)

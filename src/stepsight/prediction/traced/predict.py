@@ -2,12 +2,13 @@
 
 Anchored, the default: what the trace measured stays, and what changes is scaled by the models (`anchoring`).
 Models only: the trace gives the op stream, the host times of its other steps, and what no model can know.
-Replay: every duration is the trace's, or only those of the categories named.
+Replay: every duration is the trace's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -15,22 +16,51 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.answer import METHOD_SPREAD, Prediction, predict_job
+from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD, Prediction, predict_job
 from stepsight.prediction.breakdown import HOST_SPREAD
 from stepsight.prediction.provenance import Origin, TimedBy
-from stepsight.prediction.traced.anchoring import anchored, by_models_elsewhere, moved, rescaled, same_gpu
-from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
+from stepsight.prediction.traced.anchoring import (
+    anchored,
+    by_models_elsewhere,
+    moved,
+    rescaled,
+    same_gpu,
+    with_kept_delays,
+)
+from stepsight.program.job import Collective, Sizing
 from stepsight.program.observation import ObservedJob, of_collective
-from stepsight.simulate.price import REPLAYABLE
-from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
-from stepsight.trace.constants import INDIVIDUAL_SPREAD, MODELS_SPREAD, MOST_RESCALING, NOTED_RESCALING
+from stepsight.simulate.price import REPLAYABLE, estimate_collective
+from stepsight.simulate.timeline import STEADY_STEPS, simulate
+from stepsight.trace.constants import (
+    INDIVIDUAL_SPREAD,
+    MODELS_SPREAD,
+    MOST_RESCALING,
+    MUCH_CUT_OFF,
+    MUCH_DELAY,
+    MUCH_UNSIZED,
+    NOTED_RESCALING,
+)
+from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.files import collector_off
-from stepsight.trace.step.caveats import caveats, cut_off
-from stepsight.trace.step.job import typical_step, without_late_peers
+from stepsight.trace.step.host_times import gathered, pooled, samples_of, with_individual
+from stepsight.trace.step.job import (
+    Calls,
+    clean_steps,
+    collective_calls,
+    groups_of,
+    host_delay_us,
+    host_program,
+    job_of,
+    rank_program,
+    typical_step,
+    unmatched,
+    with_late_peers,
+)
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
+from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
+from stepsight.trace.step.steps import NO_MARKS
 
 PREFIX = "platform."
 
@@ -56,21 +86,15 @@ class TracedStep:
     platform: Platform
     own: Platform
     basis: Basis
-    taken: tuple[str, ...]
     notes: tuple[str, ...]
-    host_spread: float = HOST_SPREAD
+    host_spread: float
     measured_us: float | None = None
     timed_by: TimedBy | None = None
 
     @property
-    def origin(self) -> Origin:
-        """What the traced machine took, whatever platform the step is moved to."""
-        return Origin(measured_step_us(self.run), self.own.name, self.timed_by)
-
-    @property
-    def method_spread(self) -> float:
-        """How far the step may be off beyond what its parts explain."""
-        return models_spread() if self.basis is Basis.MODELS else METHOD_SPREAD
+    def replayed(self) -> tuple[str, ...]:
+        """What keeps the trace's times, where it has any."""
+        return () if self.basis is Basis.MODELS else REPLAYABLE
 
     @property
     def steps(self) -> int:
@@ -88,26 +112,18 @@ class TracedStep:
         return replace(self, job=job, platform=ready, measured_us=None, host_spread=spread)
 
 
-def models_spread() -> float:
-    """How far a step by the models alone may be off beyond what its parts explain."""
-    return max(METHOD_SPREAD, MODELS_SPREAD)
-
-
 def traced_step(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
-    replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
-    step: int | None = None, overheads: str | None = None, shared: Overheads | None = None,
+    replay: bool = False, models_only: bool = False, overrides: Sequence[str] = (),
     machine: Platform | None = None, as_recorded: bool = False,
 ) -> TracedStep:  # fmt: skip
-    """Make ready a step of a trace for prediction; `predict_trace` explains the arguments.
+    """Make ready the typical step of a trace for prediction; `predict_trace` explains the arguments.
 
-    ``as_recorded``: the caller changes nothing, so that on its own machine only measured times count.
+    ``machine`` is the trace's own, where it is known better than the trace tells. ``as_recorded``: the caller
+    changes nothing, so that on its own machine only measured times count.
     """
     run = paths if isinstance(paths, TraceRun) else load_trace(paths)
-    taken = REPLAYABLE if replay is True else tuple(replay or ())
-    basis = Basis.REPLAY if taken == REPLAYABLE else Basis.ANCHORED
-    if models_only or (taken and taken != REPLAYABLE) or overheads or shared:
-        basis = Basis.MODELS
+    basis = Basis.REPLAY if replay else Basis.MODELS if models_only else Basis.ANCHORED
     own, notes = own_platform(run)
     own = machine or own
     _refuse_host(overrides)
@@ -118,19 +134,16 @@ def traced_step(
             "--replay", f"the trace was recorded on {own.name}, not on {chosen.name if chosen else ''}",
             "leave --platform out to replay, or leave --replay out to predict that platform",
         )  # fmt: skip
-    whose = overheads or (INDIVIDUAL if basis is Basis.MODELS and "host" not in taken else TRACED)
-    # A replayed collective holds what it waited for absent peers already.
-    late_peers = basis is Basis.MODELS and "collectives" not in taken
-    job = trace_job(run, step, whose, shared, late_peers=late_peers, own=own)
-    timed_by: TimedBy | None = None
+    step, timed_by = typical_step(run), None
     if basis is Basis.MODELS:
+        job = with_kept_delays(trace_job(run, step, own=own))
+        timed_by = TimedBy.of(job)
         target = chosen if chosen is not None else traced_platform(own, run)
-        job = with_kept_delays(job)
-        timed_by = None if "kernels" in taken else TimedBy.of(job)
         if chosen is not None and elsewhere:
             job = by_models_elsewhere(job, own, chosen)
     else:
-        target, taken = replay_platform(own), REPLAYABLE
+        # A measured collective holds what it waited for absent peers already.
+        job, target = trace_job(run, step, host_times=TRACED), replay_platform(own)
         if basis is Basis.ANCHORED:
             job, more = _anchored_on(job, run, own, target, as_recorded=as_recorded and not elsewhere)
             notes += more
@@ -139,33 +152,29 @@ def traced_step(
             f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
             + _late_peers_note(job)
         )
-    if whose == INDIVIDUAL and run.steps == 1 and len(run.ranks) == 1:
-        notes.append("one step of one rank: host times are that step's own")
-    if basis is Basis.MODELS and "kernels" not in taken:
-        notes += caveats(run, typical_step(run) if step is None else step)
+    if basis is Basis.MODELS:
+        if run.steps == 1 and len(run.ranks) == 1:
+            notes.append("one step of one rank: host times are that step's own")
+        notes += caveats(run, step)
     notes += [*cut_off(run), *(w for w in run.warnings if "stand-ins" not in w)]
     measured_us = measured_step_us(run)
+    spread = _host_spread(run) if basis is Basis.MODELS else 0.0
     made = TracedStep(
-        run, job, target, own, basis, taken, tuple(notes), _host_spread(run, whose),
-        None if elsewhere else measured_us, timed_by,
-    )  # fmt: skip
+        run, job, target, own, basis, tuple(notes), spread, None if elsewhere else measured_us, timed_by
+    )
     if chosen is None or not elsewhere:
         return made
     where = chosen.name if chosen.name != own.name else "the same with changed figures"
     note = f"the trace's step took {measured_us / 1e3:.2f} ms on {own.name}; predicted for {where}"
-    if basis is Basis.ANCHORED:
-        made = made.on(chosen)
+    made = made.on(chosen) if basis is Basis.ANCHORED else made
     return replace(made, notes=(note, *made.notes))
 
 
-def _host_spread(run: TraceRun, whose: str) -> float:
-    """How far the host times may be off: of a run whose steps differ, as far as they differ."""
-    if whose != INDIVIDUAL:
-        return 0.0 if whose == TRACED else HOST_SPREAD
-    usual = INDIVIDUAL_SPREAD
+def _host_spread(run: TraceRun) -> float:
+    """How far host times of a run's other steps may be off: as far as its steps differ."""
     periods = np.concatenate([r.periods_us for r in run.ranks])
     periods = periods[np.isfinite(periods)]
-    return max(usual, float(np.std(np.log(periods)))) if len(periods) > 1 else usual
+    return max(INDIVIDUAL_SPREAD, float(np.std(np.log(periods)))) if len(periods) > 1 else INDIVIDUAL_SPREAD
 
 
 def _anchored_on(
@@ -212,6 +221,130 @@ def _is_machine(platform: Platform, own: Platform) -> bool:
     return same_gpu(a.gpu, b.gpu) and (a.link, a.nic, a.host) == (b.link, b.nic, b.host)
 
 
+def predict_trace(
+    paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
+    replay: bool = False, models_only: bool = False, overrides: Sequence[str] = (),
+) -> Prediction:  # fmt: skip
+    """Predict (or with ``replay``, rebuild) the typical step of a trace.
+
+    ``platform`` defaults to the machine of the trace. By default the prediction is anchored on what the
+    trace measured; ``models_only`` times every kernel and collective that has known sizes by the models.
+    """
+    with collector_off():
+        return predict_step(
+            traced_step(
+                paths, platform, replay=replay, models_only=models_only, overrides=overrides, as_recorded=True
+            )
+        )
+
+
+def predict_step(made: TracedStep) -> Prediction:
+    """Predict a traced step that is ready, as recorded or changed by a what-if."""
+    spread = max(METHOD_SPREAD, MODELS_SPREAD) if made.basis is Basis.MODELS else METHOD_SPREAD
+    answer = predict_job(
+        made.job.job, made.platform, seen=made.job.seen, workload=_name(made.run), replay=made.replayed,
+        steps=made.steps, measured_us=made.measured_us, notes=made.notes, host_spread=made.host_spread,
+        basis=made.basis.value, method_spread=spread,
+    )  # fmt: skip
+    return replace(answer, origin=Origin(measured_step_us(made.run), made.own.name, made.timed_by))
+
+
+def _name(run: TraceRun) -> str:
+    first = Path(run.ranks[0].path.split("::")[0])
+    return first.name if len(run.ranks) == 1 else first.parent.name
+
+
+INDIVIDUAL, TRACED = "individual", "traced"
+"""Whose host times: those of the run's other steps or ranks, or the step's own."""
+
+
+def trace_job(
+    run: TraceRun, step: int, *, host_times: str = INDIVIDUAL, own: Platform | None = None
+) -> ObservedJob:
+    """One step of a run as a job.
+
+    With ``individual`` host times, ranks without a trace come to collectives as late as in the run's other
+    steps; ``own`` is the machine whose links say how long a collective may take at most.
+    """
+    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
+    if not any(p.ops for p in programs.values()):
+        raise _without_work(run)
+    if host_times == TRACED:
+        return job_of(run, programs)
+    job = job_of(run, _with_others(run, step, programs))
+    return _with_late_peers(run, step, job, own) if run.missing else job
+
+
+def _without_work(run: TraceRun) -> InputError:
+    """Why a step shows no work: none was recorded, it was lost, or nothing joins it with the host."""
+    first = run.ranks[0]
+    kernels = len(first.linked.trace.gpu)
+    if kernels and not first.linked.launches:
+        return InputError(
+            first.path, f"holds {kernels} kernels and copies, none of which names a launch call of the trace",
+            "kernel and cudaLaunchKernel events must share a correlation: export the trace again, unfiltered",
+        )  # fmt: skip
+    if not kernels and first.linked.trace.warnings:
+        return InputError(
+            first.path, f"shows no work on a GPU ({'; '.join(first.linked.trace.warnings)})",
+            "kernels come last in a trace: copy the whole file again",
+        )  # fmt: skip
+    return InputError(
+        first.path, "shows no work launched on a GPU in that step",
+        "record with ProfilerActivity.CUDA as well as CPU",
+    )  # fmt: skip
+
+
+def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> dict[int, StepProgram]:
+    """Host times from the other clean steps; with one step only, from the other ranks."""
+    others = [s for s in clean_steps(run) if s != step]
+    if others:
+        pools = {r.rank: gathered(host_program(run, r, s) for s in others) for r in run.ranks}
+        return {r: with_individual(p, pools[r]) for r, p in programs.items()}
+    if len(programs) < 2:
+        return programs
+    samples = {r: samples_of(p) for r, p in programs.items()}
+    return {
+        r: with_individual(p, pooled(found for other, found in samples.items() if other != r))
+        for r, p in programs.items()
+    }
+
+
+def _with_late_peers(run: TraceRun, step: int, job: ObservedJob, own: Platform | None) -> ObservedJob:
+    others = [
+        job_of(run, {r.rank: host_program(run, r, s) for r in run.ranks})
+        for s in clean_steps(run)
+        if s != step
+    ]
+    known: dict[tuple[str, str, float], float] = {}
+
+    def longest_us(c: Collective) -> float:
+        key = c.group, c.kind, c.bytes
+        if key not in known:
+            estimate = estimate_collective(job.job, own, c) if own else None
+            sigmas = INTERVAL_SIGMAS * estimate.spread if estimate else 0.0
+            known[key] = estimate.time_us * math.exp(sigmas) if estimate else math.inf
+        return known[key]
+
+    late = {
+        r.rank: host_delay_us((_sized_calls(job, o, r.rank) for o in others), longest_us) for r in run.ranks
+    }
+    return with_late_peers(job, late)
+
+
+def _sized_calls(job: ObservedJob, other: ObservedJob, rank: int) -> Calls:
+    """A rank's collectives of another step, as large as the same calls of the step predicted."""
+    sized = collective_calls(job, job.job.program_of_rank[rank])
+    calls = collective_calls(other, other.job.program_of_rank[rank])
+    return {
+        call: (
+            replace(c, bytes=sized[call][0].bytes) if call in sized and sized[call][0].kind == c.kind else c,
+            seen,
+        )
+        for call, (c, seen) in calls.items()
+    }
+
+
 def _late_peers_note(job: ObservedJob) -> str:
     late_us = max(
         sum(of_collective(op, seen).late_us for op, seen in job.of_program(i))
@@ -225,51 +358,61 @@ def _late_peers_note(job: ObservedJob) -> str:
     )
 
 
-def predict_trace(
-    paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
-    replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
-    step: int | None = None, overheads: str | None = None, shared: Overheads | None = None,
-    machine: Platform | None = None,
-) -> Prediction:  # fmt: skip
-    """Predict (or with ``replay``, rebuild) a step of a trace.
-
-    ``platform`` defaults to the machine of the trace. By default the prediction is anchored on what the
-    trace measured; ``models_only`` times every kernel and collective that has known sizes by the models.
-    ``replay`` may name categories ("kernels", "collectives", "host") to take from the trace; True takes all.
-    ``machine`` is the trace's own, where it is known better than the trace tells.
-    """
-    with collector_off():
-        made = traced_step(
-            paths, platform, replay=replay, models_only=models_only, overrides=overrides, step=step,
-            overheads=overheads, shared=shared, machine=machine, as_recorded=True,
-        )  # fmt: skip
-        return predict_step(made)
-
-
-def predict_step(made: TracedStep) -> Prediction:
-    """Predict a traced step that is ready, as recorded or changed by a what-if."""
-    answer = predict_job(
-        made.job.job, made.platform, seen=made.job.seen, workload=_name(made.run), replay=made.taken,
-        steps=made.steps, measured_us=made.measured_us, notes=made.notes, host_spread=made.host_spread,
-        basis=made.basis.value, method_spread=made.method_spread,
-    )  # fmt: skip
-    return replace(answer, origin=made.origin)
+def caveats(run: TraceRun, step: int) -> list[str]:
+    """Notes on one step of a run, for whoever reads its prediction by the models."""
+    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
+    notes = []
+    counted, kept = (max(shares) for shares in zip(*map(_unrecorded, programs.values()), strict=True))
+    if counted + kept > MUCH_UNSIZED:
+        notes.append(
+            f"{100 * (counted + kept):.0f} % of the GPU time has no recorded sizes (record with"
+            f" record_shapes=True): {100 * counted:.0f} % is counted by launch grids,"
+            f" {100 * kept:.0f} % keeps the trace's times, which no model predicts"
+        )
+    worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
+    late_us = programs[worst].unexplained_us
+    if late_us > MUCH_DELAY * measured_step_us(run):
+        notes.append(
+            f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with the GPU idle and nothing"
+            " recorded to wait for, as where nodes of a CUDA graph were not recorded: these delays are kept"
+        )
+    apart = unmatched(programs, groups_of(run, programs)) if len(programs) > 1 else {}
+    if apart:
+        ranks = sorted({r for members in apart.values() for r in members})
+        notes.append(
+            f"the collectives of ranks {ranks[0]} to {ranks[-1]} do not match each other; they keep the"
+            " trace's times, waiting included"
+        )
+    return notes
 
 
-def simulate_trace(
-    run: TraceRun, platform: str | Platform | None = None, *, replay: bool | Iterable[str] = False,
-    models_only: bool = True, step: int | None = None, overheads: str | None = None,
-    shared: Overheads | None = None, late_peers: bool = True,
-) -> Timeline:  # fmt: skip
-    """The timeline alone, without intervals and sensitivities: several times as fast."""
-    made = traced_step(
-        run, platform, replay=replay, models_only=models_only and replay is not True, step=step,
-        overheads=overheads, shared=shared,
-    )  # fmt: skip
-    job = made.job if late_peers else without_late_peers(made.job)
-    return simulate(job.job, made.platform, replay=made.taken, steps=made.steps, seen=job.seen)
+def _unrecorded(program: StepProgram) -> tuple[float, float]:
+    """Shares of the GPU time whose sizes launch grids count, and whose sizes nothing states."""
+    total = counted = kept = 0.0
+    for traced in program.ops:
+        for i, seen in enumerate(traced.seen):
+            time_us = seen.measured_us or 0.0
+            total += time_us
+            if seen.opaque:
+                kept += time_us
+            elif i < len(traced.op.kernels) and traced.op.kernels[i].sizing is Sizing.COUNTED:
+                counted += time_us
+    return (counted / total, kept / total) if total else (0.0, 0.0)
 
 
-def _name(run: TraceRun) -> str:
-    first = Path(run.ranks[0].path.split("::")[0])
-    return first.name if len(run.ranks) == 1 else first.parent.name
+def cut_off(run: TraceRun) -> list[str]:
+    """A single step whose recording began in its midst: kernels whose launches lie before it."""
+    if run.steps > 1 or run.ranks[0].steps[0].how != NO_MARKS:
+        return []
+    share = max(_orphaned_share(r.linked) for r in run.ranks)
+    if share <= MUCH_CUT_OFF:
+        return []
+    return [
+        f"{100 * share:.0f} % of the GPU time was launched before the recording began:"
+        " the step shown is a part of the real one"
+    ]
+
+
+def _orphaned_share(linked: LinkedTrace) -> float:
+    total = sum(e.dur for e in linked.trace.gpu)
+    return sum(e.dur for e in linked.earlier_work) / total if total else 0.0

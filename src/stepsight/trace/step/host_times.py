@@ -1,4 +1,4 @@
-"""Host overheads for a traced step: gathered from other steps or ranks, or a shared table's."""
+"""Host overheads of traced steps, gathered from other steps or ranks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stepsight.overheads.gather import Gathered, HostSample
-from stepsight.overheads.tables import Overheads
-from stepsight.program.job import HostTimes, Op
+from stepsight.program.job import Op
 from stepsight.trace.linking.link import link
 from stepsight.trace.reading.kineto import KinetoTrace
 from stepsight.trace.sizing.calls import Calls
-from stepsight.trace.step.program import StepProgram, TracedOp, step_program
+from stepsight.trace.step.program import StepProgram, step_program
 from stepsight.trace.step.steps import find_steps, host_units
 from stepsight.trace.step.waits import WaitResolver
 
@@ -79,27 +78,14 @@ def pooled(samples: Iterable[list[HostSample]]) -> Gathered:
     return result
 
 
-def with_individual(program: StepProgram, others: Gathered, fallback: Overheads | None = None) -> StepProgram:
-    """The same ops with host times from other steps or ranks; never from this one.
-
-    An op that the others never saw is answered by ``fallback``, else by the platform.
-    """
-    ops: list[TracedOp] = []
-    for traced, at in zip(program.ops, places_of(program), strict=True):
-        op = traced.op
-        times = others.individual(at.name, at.before, at.launches, at.of) or _shared(op, fallback)
-        ops.append(replace(traced, op=replace(op, overhead_us=times)))
+def with_individual(program: StepProgram, others: Gathered) -> StepProgram:
+    """The same ops with host times from other steps or ranks, never from this one; an op that the others
+    never saw is the platform's to time."""
+    ops = [
+        replace(t, op=replace(t.op, overhead_us=others.individual(at.name, at.before, at.launches, at.of)))
+        for t, at in zip(program.ops, places_of(program), strict=True)
+    ]
     return replace(program, ops=ops)
-
-
-def with_shared(program: StepProgram, overheads: Overheads) -> StepProgram:
-    """The same ops with host times from a table shared by many workloads, the profiler's cost added."""
-    ops = [replace(t, op=replace(t.op, overhead_us=_shared(t.op, overheads))) for t in program.ops]
-    return replace(program, ops=ops)
-
-
-def _shared(op: Op, overheads: Overheads | None) -> HostTimes | None:
-    return overheads.of(op.name, _launches(op), with_profiler=True) if overheads else None
 
 
 def _launches(op: Op) -> int:
