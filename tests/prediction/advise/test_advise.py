@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
 
 from stepsight import advise, load_workload, predict
 from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.platform.load import load_platform
 from stepsight.prediction.advise.rewrites import rewrites_of
 from stepsight.program.job import Job, Kernel, Op, RankProgram
+from stepsight.workload.files import resolve
+from stepsight.workload.llm.workload import LanguageWorkload
 
 BERT, ON = "examples/bert.toml", "4xA100-SXM4-40G"
 
@@ -23,6 +27,21 @@ def test_changes_come_by_gain_and_each_can_be_simulated() -> None:
     assert first.alters
     set_to = first.set_line.removeprefix("--set ")
     assert predict(load_workload(BERT, [set_to]), ON).step_us == pytest.approx(first.step_us, rel=1e-6)
+
+
+def test_a_change_that_changes_the_micro_batch_says_so() -> None:
+    before = resolve_micro_batch()
+    for one in advise("llama3-8b", "8xH100-SXM").changes:
+        sets = tuple(shlex.split(one.set_line)[1::2])
+        stated = [line for line in sets if line.startswith("parallel.micro_batch=")]
+        assert resolve_micro_batch(*sets) == (int(stated[0].split("=")[1]) if stated else before), one.name
+
+
+def resolve_micro_batch(*sets: str) -> int:
+    platform = load_platform("8xH100-SXM")
+    found = resolve(load_workload("llama3-8b", sets), 8, platform.spec.gpu)
+    assert isinstance(found, LanguageWorkload)
+    return found.config.micro_batch
 
 
 def test_nothing_that_the_job_does_already_is_advised() -> None:

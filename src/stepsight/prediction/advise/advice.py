@@ -156,7 +156,18 @@ def _tried(
             continue
         same_time = math.isclose(after.step_us, before.step_us, rel_tol=SAME)
         if not same_time or after.memory_bytes != before.memory_bytes:
-            yield replace(change, assignments=changed.assignments[len(job.assignments) :]), after
+            change = replace(change, assignments=changed.assignments[len(job.assignments) :])
+            yield _with_micro_batch(change, after, before), after
+
+
+def _with_micro_batch(change: Change, after: AskedStep, before: AskedStep) -> Change:
+    """Where the micro-batch is the largest that fits, a change of the memory may change it as well: then it
+    is stated."""
+    line = f"parallel.micro_batch={after.micro_batch}"
+    if after.micro_batch == before.micro_batch or line in change.assignments:
+        return change
+    name = f"{change.name}, micro-batches of {after.micro_batch}"
+    return replace(change, name=name, assignments=(*change.assignments, line))
 
 
 def _pairs(tried: Sequence[tuple[Change, AskedStep]]) -> Iterator[Change]:

@@ -107,13 +107,15 @@ class JobResponse:
 @dataclass(frozen=True, slots=True)
 class AskedStep:
     """``step_us`` and ``rates`` as predicted without anything learned, with the spread of ln(measured /
-    predicted) that its interval states; ``memory_bytes`` of the fullest rank."""
+    predicted) that its interval states; ``memory_bytes`` of the fullest rank; ``micro_batch`` of a language
+    model, which may be the largest that fits."""
 
     response: Response
     step_us: float
     spread: float
     rates: Throughput
     memory_bytes: float | None = None
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,8 @@ def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
         rates = throughput(None, training.ranks, found.step_us, training.setup(), on.spec.gpu)
         spread = interval_spread(found.low_us, found.high_us)
         memory = float(training.memory().peak_bytes)
-        return AskedStep(LanguageResponse(step), found.step_us, spread, rates, memory)
+        micro = training.config.micro_batch
+        return AskedStep(LanguageResponse(step), found.step_us, spread, rates, memory, micro)
     return asked(predict(workload, on), on, workload)
 
 
