@@ -31,7 +31,8 @@ COMMANDS = {
     "recipes": "List what training stacks do by default, or show one.",
     "platforms": "List the platforms and GPUs of the catalogue.",
 }
-
+HOMES = {"sweep": ("tune", "sweep"), "diagnose": ("advise", "diagnose"), "recipes": ("platforms", "recipes")}
+"""Commands that share a module with another one: the module and the command's name there."""
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """A disk, or what a process may write, is full."""
@@ -52,10 +53,10 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"stepsight.commands.{cmd_name}")
-        command = module.command
+        home, name = HOMES.get(cmd_name, (cmd_name, "command"))
+        command = getattr(importlib.import_module(f"stepsight.commands.{home}"), name)
         if not isinstance(command, click.Command):  # a broken command module, not a user's mistake
-            raise TypeError(f"stepsight.commands.{cmd_name}.command is not a click command")
+            raise TypeError(f"stepsight.commands.{home}.{name} is not a click command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

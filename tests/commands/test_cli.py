@@ -44,6 +44,12 @@ def test_predict_prints_the_fields_that_scripts_rely_on():
         assert field in document["ranks"][0]
 
 
+def test_explain_prints_values_as_a_file_has_them():
+    shown = stepsight("predict", "llama3-8b", "-p", "8xH100-SXM", "--explain").stdout
+    assert '["tensor", "context", "data", "pipeline"]' in shown
+    assert "('" not in shown and "()" not in shown and "True" not in shown
+
+
 def test_set_reaches_the_workload_and_the_platform():
     base = json.loads(stepsight("predict", "examples/gpt2.toml", "-p", "4xV100-SXM2", "--json").stdout)
     changed = stepsight(

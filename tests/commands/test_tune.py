@@ -6,8 +6,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from stepsight.commands.sweep import command as sweep
 from stepsight.commands.tune import command as tune
+from stepsight.commands.tune import sweep
 from stepsight.errors import InputError
 
 MODEL = """

@@ -68,19 +68,41 @@ def command(
         return
     if platform or overrides or html:
         raise click.UsageError("--platform, --set and --html belong to --runs")
-    from stepsight.calibrate.session import budget_seconds
+    from stepsight.calibrate.folder import build
+    from stepsight.calibrate.journal import Journal
+    from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, SHARED, Calibration, budget_seconds
     from stepsight.documents import only_writer
-    from stepsight.run.ranks import check_device, writable_folder
+    from stepsight.run.ranks import Ranks, check_device, writable_folder
+    from stepsight.terminal import terminal
 
     seconds = budget_seconds(budget)
     check_device(device, ranks)
     if stack == "torchrec" and (device != "cpu" or ranks < 2):
         raise InputError("--stack torchrec", "is measured on two CPU ranks or more", "use --device cpu")
     with only_writer(writable_folder(folder)):
-        _calibrate(
-            device, ranks, folder, seconds, resume, kernels_from, stack, name, seed, port, address,
-            interface, prefix, as_json,
-        )  # fmt: skip
+        journal = Journal(folder, resume=resume)
+        if kernels_from:
+            journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "eager" else SHARED)
+        console = terminal(stderr=True)
+        prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
+        group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)
+        with group, console.status("starting the ranks") as status:
+            Calibration(
+                group,
+                journal,
+                seconds,
+                lambda stage, done, of: status.update(f"measuring {stage}: {done} of {of}"),
+                seed,
+                stack,
+            ).run()
+        with console.status("fitting"):
+            found = build(journal, folder, name or folder.resolve().name, device, ranks)
+    if as_json:
+        from stepsight.documents import to_json
+
+        click.echo(to_json({k: v for k, v in found.items() if k != "fitted"} | {"folder": str(folder)}))
+        return
+    _show(folder, found)
 
 
 def _learn(
@@ -102,41 +124,6 @@ def _learn(
         lambda: lesson.to_dict() | {"file": str(out)}, report.show,
         (out, lambda: lesson.text(name or out.stem)), (html, report.page), as_json=as_json,
     )  # fmt: skip
-
-
-def _calibrate(
-    device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None,
-    stack: str, name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
-) -> None:  # fmt: skip
-    from stepsight.calibrate.folder import build
-    from stepsight.calibrate.journal import Journal
-    from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, SHARED, Calibration
-    from stepsight.run.ranks import Ranks
-    from stepsight.terminal import terminal
-
-    journal = Journal(folder, resume=resume)
-    if kernels_from:
-        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "eager" else SHARED)
-    console = terminal(stderr=True)
-    prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
-    group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)
-    with group, console.status("starting the ranks") as status:
-        Calibration(
-            group,
-            journal,
-            seconds,
-            lambda stage, done, of: status.update(f"measuring {stage}: {done} of {of}"),
-            seed,
-            stack,
-        ).run()
-    with console.status("fitting"):
-        found = build(journal, folder, name or folder.resolve().name, device, ranks)
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json({k: v for k, v in found.items() if k != "fitted"} | {"folder": str(folder)}))
-        return
-    _show(folder, found)
 
 
 def _show(folder: Path, found: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -85,6 +86,13 @@ def platform_assignments(assignments: Sequence[str], source: str, fix: str) -> l
 def captured_assignments(assignments: Sequence[str]) -> list[str]:
     """Assignments to the platform of a captured step."""
     return platform_assignments(assignments, "a captured step", "capture it again")
+
+
+def value_text(value: object) -> str:
+    """A setting's value as TOML has it; a word stands without its quotes."""
+    if isinstance(value, bool | list | tuple):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return str(value)
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""``stepsight platforms``: the GPUs of the catalogue, and files to start one's own from."""
+"""``stepsight platforms`` and ``recipes``: known GPUs and training stacks, to start one's own from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepsight.errors import InputError
 
 if TYPE_CHECKING:
     from stepsight.hardware.gpus import GpuEntry
-
+    from stepsight.workload.llm.recipe import Recipe
 
 NAMING = (
     "Name a platform [NODESx]GPUSx<GPU>[-<NIC in Gb/s per GPU>G]: 4xV100-SXM2,\n"
@@ -77,3 +77,55 @@ def _print(entries: Iterable[GpuEntry]) -> None:
         )  # fmt: skip
     terminal().print(table)
     click.echo("fp32 to bf16: dense TFLOP/s (fp16 where there is no bf16); link per direction")
+
+
+USE = (
+    "Use one with `--recipe NAME` or `training.recipe`; `training.framework` takes its newest.\n"
+    'Your own: a file with `like = "NAME"` and what differs, then `--recipe mine.toml`.'
+)
+
+
+@click.command("recipes")
+@click.argument("name", required=False)
+@options.json_flag
+def recipes(name: str | None, as_json: bool) -> None:
+    """List the recipes, or show every default of NAME (a recipe, a framework, or a file)."""
+    from stepsight.workload.llm.recipe import recipe_of
+    from stepsight.workload.llm.recipe import recipes as known
+
+    found = [recipe_of(name, "recipes")] if name else list(known().values())
+    if as_json:
+        from stepsight.documents import to_json
+
+        shown = [_plain(one) for one in found]
+        click.echo(to_json(shown[0] if name else shown))
+        return
+    if name:
+        _show_recipe(found[0])
+        return
+    from stepsight.terminal import listing, terminal
+
+    titles = ("recipe", "framework", "date", "version")
+    rows = [(one.name, one.family, one.date, one.version) for one in found]
+    terminal().print(listing(titles, rows, left=titles))
+    click.echo(f"\n{USE}")
+
+
+def _plain(one: Recipe) -> dict[str, object]:
+    return {
+        "name": one.name, "framework": one.family, "code": one.framework.name, "version": one.version,
+        "date": one.date, "source": one.source, "host_profile": one.framework.host_profile,
+        "borrows_host_profile": bool(one.borrows), "training": dict(one.training),
+        "attention_on": dict(one.attention_on), "parallel": dict(one.parallel),
+    }  # fmt: skip
+
+
+def _show_recipe(one: Recipe) -> None:
+    click.echo(f"{one.name}: {one.version}, {one.date}\nsource: {one.source}")
+    whose = f"of {one.borrows} (none of its own)" if one.borrows else "its own"
+    click.echo(f"host work per launch: {whose}\n")
+    for section, table in (("training", one.training), ("parallel", one.parallel)):
+        for key, value in table.items():
+            click.echo(f"  {section}.{key} = {options.value_text(value)}")
+    for architecture, kernel in one.attention_on.items():
+        click.echo(f"  training.attention on {architecture} = {kernel}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DOES_NOT_FIT = 3
 """Exit code of ``--must-fit`` for a job that does not fit."""
 MOST_REMEDIES = 3
+PRICE_HELP = "Price per GPU-hour; by default the platform's."
 TRACE_HELP = "Predict from traces instead: files or folders of one run."
 MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory."
 
@@ -40,10 +41,12 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--must-fit", is_flag=True, help=MUST_FIT_HELP)
 @click.option("--tokens", type=float, help="Plan a whole run of this many tokens.")
 @click.option("--samples", type=float, help="Plan a whole run of this many samples.")
-@click.option("--steps", "run_steps", type=float, help="Plan a whole run of this many optimizer steps.")
+@click.option("--steps", type=float, help="Plan a whole run of this many optimizer steps.")
 @click.option("--epochs", type=float, help="Plan a whole run of this many epochs (with --epoch-samples).")
 @click.option("--epoch-samples", type=float, help="Samples of an epoch.")
-@click.option("--price", type=float, help="Price per GPU-hour; by default the platform's.")
+@click.option(
+    "--price", "price_per_gpu_hour", type=float, help="Price per GPU-hour; by default the platform's."
+)
 @click.option("--carbon", type=float, help="Carbon intensity of the grid in g CO2 per kWh.")
 @click.option("--mtbf-hours", type=float, help="Mean time between failures of the whole job.")
 @click.option("--checkpoint-seconds", type=float, help="How long training stops for a checkpoint.")
@@ -57,11 +60,7 @@ def command(
     workload: Path | None, model: str | None, platform: str | None, recipe: str | None,
     assignments: tuple[str, ...], tables: str | None, trace: tuple[Path, ...],
     replay: bool, models_only: bool, must_fit: bool, explain: bool, as_json: bool, timeline: Path | None,
-    chakra: Path | None,
-    html: Path | None, tokens: float | None, samples: float | None, run_steps: float | None,
-    epochs: float | None, epoch_samples: float | None, price: float | None, carbon: float | None,
-    mtbf_hours: float | None,
-    checkpoint_seconds: float | None, restart_seconds: float | None,
+    chakra: Path | None, html: Path | None, carbon: float | None, **asked: float | None,
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD, or of the step in a --trace, on a platform.
 
@@ -74,12 +73,8 @@ def command(
         _explain(model or workload, platform, recipe, assignments, as_json)
         return
     options.check_outputs((timeline, html), folders=(chakra,))
-    asked = {
-        "tokens": tokens, "samples": samples, "steps": run_steps, "epochs": epochs,
-        "epoch_samples": epoch_samples, "price_per_gpu_hour": price, "mtbf_hours": mtbf_hours,
-        "checkpoint_seconds": checkpoint_seconds, "restart_seconds": restart_seconds,
-    }  # fmt: skip
-    plan = _plan({name: value for name, value in asked.items() if value is not None})
+    given = {name: value for name, value in asked.items() if value is not None}
+    plan = RunPlan(**given) if given else None
     if recipe:
         assignments = (f"training.recipe={recipe}", *assignments)
     if replay and models_only:
@@ -117,11 +112,6 @@ def _with_carbon(prediction: Prediction, carbon: float | None) -> Prediction:
     return replace(prediction, carbon_g_per_kwh=carbon)
 
 
-def _plan(given: dict[str, float]) -> RunPlan | None:
-    """The whole run that was asked for, if any."""
-    return RunPlan(**given) if given else None
-
-
 def _explain(
     workload: str | Path | None, platform: str | None, recipe: str | None, assignments: tuple[str, ...],
     as_json: bool,
@@ -148,7 +138,10 @@ def _explain(
     if as_json:
         click.echo(to_json([msgspec.to_builtins(one, enc_hook=str) for one in found]))
         return
-    titles, rows = ("setting", "value", "from"), [(one.name, str(one.value), one.origin) for one in found]
+    titles, rows = (
+        ("setting", "value", "from"),
+        [(one.name, options.value_text(one.value), one.origin) for one in found],
+    )
     terminal().print(listing(titles, rows, left=titles, edge=False))
 
 

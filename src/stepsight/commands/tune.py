@@ -1,4 +1,4 @@
-"""``stepsight tune``: the best configuration of a model on a platform, with reasons."""
+"""``stepsight tune``: the best configuration of a model on a platform, with reasons; ``sweep``: a table."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from stepsight.commands import options
+from stepsight.errors import InputError, StepsightError
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
 DEADLINE_HELP = (
@@ -40,7 +41,6 @@ def command(
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Find the fastest (or cheapest, or smallest) configuration of MODEL that fits, with reasons."""
-    from stepsight.errors import InputError
     from stepsight.report.search import answer_document, rows_csv, show_answer, tune_page
     from stepsight.tune.api import tune
     from stepsight.tune.flags import flags
@@ -69,4 +69,38 @@ def command(
         lambda: answer_document(answer, written), lambda console: show_answer(answer, console, written),
         (csv, lambda: rows_csv(answer.rows)),
         (html, lambda: tune_page(answer, written)), as_json=as_json,
+    )  # fmt: skip
+
+
+SWEEP_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.link.gbps=100,200."
+
+
+@click.command("sweep")
+@options.model
+@options.platform(required=False)
+@click.option("--over", multiple=True, required=True, metavar="FIELD=A,B,…", help=SWEEP_HELP)
+@options.path("--csv", "Write the rows here.")
+@options.search
+def sweep(
+    model: Path | None, named: str | None, platform: str | None, over: tuple[str, ...], csv: Path | None,
+    assignments: tuple[str, ...], price: float | None, workers: int,
+    ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
+) -> None:  # fmt: skip
+    """Predict MODEL for every combination of the values given."""
+    from stepsight.report.search import row_document, rows_csv, show_rows, sweep_page
+    from stepsight.tune import api
+
+    model = options.model_argument(model, named)
+    options.check_outputs((html, csv, resume))
+    on_workload, on_platform = options.split_assignments(assignments)
+    with options.progress_bar("sweep", quiet=as_json) as progress:
+        rows = api.sweep(
+            model, platform, over=over, price_per_gpu_hour=price, assignments=on_workload,
+            overrides=on_platform, workers=workers, ray=ray, resume=resume, progress=progress,
+        )  # fmt: skip
+    if not any(row.priced for row in rows):
+        raise StepsightError(f"--over: every combination is refused; the first: {rows[0].reason}")
+    options.deliver(
+        lambda: [row_document(row) for row in rows], lambda console: show_rows(rows, console),
+        (csv, lambda: rows_csv(rows)), (html, lambda: sweep_page(rows, str(model))), as_json=as_json,
     )  # fmt: skip
