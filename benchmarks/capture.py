@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from stepsight.capture.ranks import Capturing
-from stepsight.capture.request import request
+from stepsight.capturing.ranks import Capturing
+from stepsight.capturing.request import request
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 

@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stepsight.tune.api import described, sweep, tune
-from stepsight.tune.search import LEAST_FIT
-from stepsight.tune.space import space
-from stepsight.tune.trial import Trial
-from stepsight.tune.workers import Processes, RayCluster, Workers
+from stepsight.tuning.api import described, sweep, tune
+from stepsight.tuning.search import LEAST_FIT
+from stepsight.tuning.space import space
+from stepsight.tuning.trial import Trial
+from stepsight.tuning.workers import Processes, RayCluster, Workers
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MODEL = EXAMPLES / "llama3_8b_fsdp.toml"

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepsight.capture.api import capture, capture_block
+    from stepsight.capturing.api import capture, capture_block
     from stepsight.errors import InputError, StepsightError
     from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stepsight.prediction.traced.predict import predict_trace
     from stepsight.sharding.choice import choose
     from stepsight.trace.step.run import load_trace
-    from stepsight.tune.api import sweep, tune
+    from stepsight.tuning.api import sweep, tune
     from stepsight.workload.files import load_workload
 
     __version__: str
@@ -77,8 +77,10 @@ _HOMES = {
     "load_trace": "stepsight.trace.step.run",
     "StepsightError": "stepsight.errors",
     "InputError": "stepsight.errors",
-    "sweep": "stepsight.tune.api",
-    "capture_block": "stepsight.capture.api",
+    "tune": "stepsight.tuning.api",
+    "sweep": "stepsight.tuning.api",
+    "capture": "stepsight.capturing.api",
+    "capture_block": "stepsight.capturing.api",
 }
 
 
@@ -91,10 +93,6 @@ def __getattr__(name: str) -> Any:
             return version("stepsight")
         except PackageNotFoundError:  # run from a folder that is not installed
             return "unknown"
-    if name == "tune":
-        return import_module("stepsight.tune")
-    if name == "capture":
-        return import_module("stepsight.capture")
     if name not in _HOMES:
         raise AttributeError(f"module 'stepsight' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from stepsight.capture.step.captured import save_step
+from stepsight.capturing.step import save_step
 from stepsight.cli import cli
 from stepsight.commands.options import platform_assignments, split_assignments
 from stepsight.commands.validate import TOPICS, Topics

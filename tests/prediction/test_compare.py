@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stepsight.capture.step.captured import CapturedStep, save_step
+from stepsight.capturing.step import CapturedStep, save_step
 from stepsight.cli import cli
 from stepsight.platform.load import load_platform
 from stepsight.prediction.compare import compare
@@ -72,7 +72,7 @@ def test_a_what_if_of_the_batch_says_so(step: Path) -> None:
 
 
 def test_ranks_keep_their_batch(step: Path) -> None:
-    from stepsight.capture.step.captured import load_step
+    from stepsight.capturing.step import load_step
 
     captured = CapturedOn.of(load_step(step), load_platform("8xH100-SXM"))
     questions = ["ranks=8", "batch=0.5", "no-host"]

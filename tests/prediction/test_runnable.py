@@ -13,8 +13,8 @@ from stepsight.cli import cli
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import emulated, has_units
-from stepsight.tune.evaluate import evaluate
-from stepsight.tune.trial import ILLEGAL, Trial
+from stepsight.tuning.evaluate import evaluate
+from stepsight.tuning.trial import ILLEGAL, Trial
 
 
 def job(**training: Any) -> dict[str, Any]:

@@ -236,6 +236,7 @@ def test_json_and_attributes_have_the_same_names() -> None:
 
 
 def test_searching_and_capturing_are_functions_with_a_signature() -> None:
+    assert inspect.isfunction(stepsight.tune) and inspect.isfunction(stepsight.capture)
     assert "global_batch" in inspect.signature(stepsight.tune).parameters
     assert "world" in inspect.signature(stepsight.capture).parameters
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-from stepsight.capture.ranks import Capturing, answer_of
-from stepsight.capture.request import Request
-from stepsight.capture.step.captured import CapturedStep
+from stepsight.capturing.ranks import Capturing, answer_of
+from stepsight.capturing.request import Request
+from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
 
-NEEDED = tuple(f"stepsight.capture.{name}" for name in ("worker", "session", "step.program", "step.fusion"))
+NEEDED = tuple(f"stepsight.capturing.{name}" for name in ("worker", "session", "program", "fusion"))
 ENVIRONMENT = {"KINETO_LOG_LEVEL": "99", "TOKENIZERS_PARALLELISM": "false", "PYTORCH_JIT": "0"}
 
 
@@ -49,7 +49,7 @@ def preload(libraries: Sequence[str]) -> None:
     os.environ.update(ENVIRONMENT)
     import torch
 
-    from stepsight.capture.gpu.operators import define_vision_operators
+    from stepsight.capturing.operators import define_vision_operators
 
     torch.set_num_threads(1)
     define_vision_operators()
@@ -96,7 +96,7 @@ def _fork(one: Wanted, folder: Path) -> int:
 
 
 def _worker(one: Wanted, files: Path, parent: int) -> int:
-    from stepsight.capture.worker import Worker
+    from stepsight.capturing.worker import Worker
     from stepsight.processes import end_with_parent
 
     end_with_parent(parent)

@@ -12,8 +12,8 @@ import msgspec
 
 from lab.datasets.captured_steps import MeasuredStep
 from lab.score.capture.forks import Wanted, captured
-from stepsight.capture.request import Request, request
-from stepsight.capture.step.captured import CapturedStep, RankMemoryUse, load_step, save_step
+from stepsight.capturing.request import Request, request
+from stepsight.capturing.step import CapturedStep, RankMemoryUse, load_step, save_step
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict_captured

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from lab.datasets.llm.case import Case
 from lab.score.llm.rows import platform_of
-from stepsight.tune.evaluate import evaluate
-from stepsight.tune.search import ranked
-from stepsight.tune.trial import Row, Trial
+from stepsight.tuning.evaluate import evaluate
+from stepsight.tuning.search import ranked
+from stepsight.tuning.trial import Row, Trial
 
 TOP = 3
 

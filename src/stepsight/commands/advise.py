@@ -11,7 +11,7 @@ from stepsight.commands import options
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
-    from stepsight.capture.step.captured import CapturedStep
+    from stepsight.capturing.step import CapturedStep
     from stepsight.platform.load import Platform
 
 
@@ -50,8 +50,8 @@ def command(
 
 def _captured(script: Path, on: Platform) -> CapturedStep:
     """The script's step on all GPUs of the platform."""
-    from stepsight.capture.ranks import Capturing
-    from stepsight.capture.request import request
+    from stepsight.capturing.ranks import Capturing
+    from stepsight.capturing.request import request
 
     if not script.is_file():
         raise InputError(str(script), "there is no such file", "name the training script")

@@ -56,7 +56,7 @@ def command(
 
     Options that this command does not know go to the script; so does everything after --.
     """
-    from stepsight.capture.api import capture
+    from stepsight.capturing.api import capture
     from stepsight.commands.predict import deliver, with_remedies
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import predict_captured
@@ -70,7 +70,7 @@ def command(
         progress=lambda text: click.echo(f"stepsight: {text}", err=True),
     )  # fmt: skip
     if save:
-        from stepsight.capture.step.captured import save_step
+        from stepsight.capturing.step import save_step
 
         save_step(captured, save)
     prediction = with_remedies(predict_captured(captured, chosen), captured, chosen)

@@ -96,7 +96,7 @@ def _of_files(
 def _of_captured(
     a: Path, platform: str | None, both: tuple[str, ...], questions: tuple[str, ...]
 ) -> Comparison:
-    from stepsight.capture.step.captured import is_step_file, load_step
+    from stepsight.capturing.step import is_step_file, load_step
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import CapturedOn
     from stepsight.prediction.traced.whatif import changed, work_ratio

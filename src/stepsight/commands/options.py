@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from stepsight.report.listing import Report
-    from stepsight.tune.trial import Row
+    from stepsight.tuning.trial import Row
 
 
 def check_outputs(files: Iterable[Path | None], folders: Iterable[Path | None] = ()) -> None:

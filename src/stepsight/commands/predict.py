@@ -18,7 +18,7 @@ from stepsight.prediction.whole_run import RunPlan, WholeRun, whole_run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stepsight.capture.step.captured import CapturedStep
+    from stepsight.capturing.step import CapturedStep
 
 DOES_NOT_FIT = 3
 """Exit code of ``--must-fit`` for a job that does not fit."""
@@ -116,7 +116,7 @@ def _explain(
     workload: str | Path | None, platform: str | None, recipe: str | None, assignments: tuple[str, ...],
     as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.capture.step.captured import is_step_file
+    from stepsight.capturing.step import is_step_file
 
     if workload is None or is_step_file(Path(workload)):
         raise click.UsageError(
@@ -150,7 +150,7 @@ def predict_file(
     tables: str | None = None,
 ) -> Prediction:  # fmt: skip
     """Load both sides and predict; ``platform.…`` assignments go to the platform."""
-    from stepsight.capture.step.captured import is_step_file, load_step
+    from stepsight.capturing.step import is_step_file, load_step
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import predict
     from stepsight.workload.files import load_model, load_workload

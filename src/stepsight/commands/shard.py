@@ -113,7 +113,7 @@ def command(
 
 
 def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int) -> DlrmWorkload:
-    from stepsight.capture.step.captured import is_step_file
+    from stepsight.capturing.step import is_step_file
     from stepsight.workload.files import load_workload
 
     if is_step_file(path):

@@ -42,9 +42,9 @@ def command(
 ) -> None:  # fmt: skip
     """Find the fastest (or cheapest, or smallest) configuration of MODEL that fits, with reasons."""
     from stepsight.report.search import answer_document, rows_csv, show_answer, tune_page
-    from stepsight.tune.api import tune
-    from stepsight.tune.flags import flags
-    from stepsight.tune.search import ranked
+    from stepsight.tuning.api import tune
+    from stepsight.tuning.flags import flags
+    from stepsight.tuning.search import ranked
 
     if (deadline_days is None) != (tokens is None):
         raise click.UsageError("--deadline-days and --tokens go together")
@@ -88,7 +88,7 @@ def sweep(
 ) -> None:  # fmt: skip
     """Predict MODEL for every combination of the values given."""
     from stepsight.report.search import row_document, rows_csv, show_rows, sweep_page
-    from stepsight.tune import api
+    from stepsight.tuning import api
 
     model = options.model_argument(model, named)
     options.check_outputs((html, csv, resume))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from stepsight.capture.step.captured import CapturedStep, RankMemoryUse, is_step_file, load_step
+from stepsight.capturing.step import CapturedStep, RankMemoryUse, is_step_file, load_step
 from stepsight.errors import InputError
 from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform

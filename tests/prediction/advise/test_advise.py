@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stepsight import advise, load_workload, predict
-from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.capturing.step import CapturedStep, RankMemoryUse
 from stepsight.platform.load import load_platform
 from stepsight.prediction.advise.rewrites import rewrites_of
 from stepsight.program.job import Job, Kernel, Op, RankProgram

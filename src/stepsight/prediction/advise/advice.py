@@ -10,7 +10,7 @@ from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
 
-from stepsight.capture.step.captured import CapturedStep
+from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.advise.changes import BATCH, Change, changes_of

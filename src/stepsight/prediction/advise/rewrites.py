@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.capturing.step import CapturedStep, RankMemoryUse
 from stepsight.errors import StepsightError
 from stepsight.kernels.families import PRODUCTS, category
 from stepsight.prediction.traced.whatif import with_batch, with_bucket, without_host

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.capture.step.captured import CapturedStep
+from stepsight.capturing.step import CapturedStep
 from stepsight.errors import InputError, StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction

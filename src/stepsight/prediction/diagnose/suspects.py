@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepsight.capture.step.captured import CapturedStep
+from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.platform.evidence import ATTENTION, EMBEDDING, GEMM, HOST, LINK, MEMORY_BOUND, NETWORK

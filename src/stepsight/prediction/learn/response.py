@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepsight.capture.step.captured import CapturedStep, is_step_file, load_step
+from stepsight.capturing.step import CapturedStep, is_step_file, load_step
 from stepsight.estimate import FloatArray
 from stepsight.platform.conditions import NOTHING_LEARNED, network_weights
 from stepsight.platform.evidence import HOST, PARTS, collective_factor, part_of

@@ -11,7 +11,7 @@ from lab.datasets.captured_steps import read_steps
 from lab.score.capture import steps
 from lab.score.capture.forks import Outcome, Wanted, captured
 from lab.score.capture.topic import lines
-from stepsight.capture.request import request
+from stepsight.capturing.request import request
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from tests.lab.score.capture.tiny import step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.capturing.step import CapturedStep, RankMemoryUse
 from stepsight.program.job import Job, Kernel, Op, RankProgram
 
 

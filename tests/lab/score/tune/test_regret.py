@@ -4,7 +4,7 @@ import pytest
 
 from lab.datasets.llm.case import Case
 from lab.score.tune.regret import Candidate, file_regret, group_regret
-from stepsight.tune.trial import Row
+from stepsight.tuning.trial import Row
 
 
 def member(name, predicted_ms, measured_ms, fit=1.0):

@@ -1,0 +1,208 @@
+"""One step: where it begins and ends, its samples, its host operators as torch's CPU profiler names them.
+
+A step lies between two calls of ``Optimizer.step``. Gradient accumulation needs nothing: its backward passes
+lie between two optimizer steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stepsight.capturing.calls import HostOperator
+from stepsight.capturing.recorder import MARK
+from stepsight.capturing.step import Samples
+
+PATIENCE = 8
+"""After this many steps of one optimizer, others that were made and never stepped are not waited for."""
+
+
+class StepsRecordedError(BaseException):
+    """Ends the script once enough has been recorded; a BaseException, so that scripts do not catch it."""
+
+
+class StepBoundaries:
+    """Counts optimizer steps and calls ``begin`` and ``end`` around those to record."""
+
+    def __init__(
+        self, begin: Callable[[], None], end: Callable[[], None], *, warmup: int = 2, steps: int = 1
+    ) -> None:
+        self.begin, self.end = begin, end
+        self.warmup, self.wanted = warmup, steps
+        self.counts: Counter[int] = Counter()
+        self.recorded = 0
+        self.done = False
+        self.optimizers: dict[int, Any] = {}
+        self.made: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Optimizers that exist; one that has not stepped yet is waited for."""
+        self._boundary: int | None = None
+        self._since = 0
+
+    @property
+    def seen(self) -> int:
+        """Steps of the optimizer that has made most."""
+        return max(self.counts.values(), default=0)
+
+    def stepped(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        """An optimizer finished a step."""
+        if self.done:
+            return
+        key = id(optimizer)
+        new = key not in self.counts
+        self.counts[key] += 1
+        self.optimizers[key] = optimizer
+        if self._boundary is not None and new:  # another optimizer: start over with both known
+            self._boundary = None
+            self.recorded = self._since = 0
+        if self._boundary is None:
+            awaited = [o for o in self.made if id(o) not in self.counts] if self.seen < PATIENCE else []
+            least = min(self.counts.values())
+            if not awaited and self.counts[key] == least and self.counts[key] >= self.warmup:
+                self._boundary = key
+                self.begin()
+            return
+        if key != self._boundary:
+            return
+        self.recorded += 1
+        if self.recorded < self.wanted:
+            return
+        self.end()
+        self.done = True
+        raise StepsRecordedError
+
+
+IMAGE_CHANNELS = (1, 3)
+
+
+class Batches:
+    """Follows calls of modules with parameters that no other module makes: the model's, once per micro batch.
+    Calls of the backward pass (activation checkpointing) do not count.
+
+    Where several modules are called that way (generator and discriminator), the one that sees most counts.
+    """
+
+    def __init__(self, recording: Callable[[], bool]) -> None:
+        self.recording = recording
+        self._depth = 0
+        self._seen: Counter[torch.nn.Module] = Counter()
+        self._shapes: dict[torch.nn.Module, tuple[tuple[int, ...], bool]] = {}
+
+    def install(self) -> None:
+        call = torch.nn.Module.__call__
+
+        @functools.wraps(call)
+        def counted(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not self._depth and self.recording() and torch._C._current_autograd_node() is None:
+                self._note(module, (*args, *kwargs.values()))
+            self._depth += 1
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        torch.nn.Module.__call__ = counted
+
+    def start_step(self) -> None:
+        self._seen.clear()
+        self._shapes.clear()
+
+    def _note(self, module: torch.nn.Module, inputs: Iterable[Any]) -> None:
+        first = next((t for t in inputs if isinstance(t, torch.Tensor) and t.dim() > 1), None)
+        if first is not None and next(module.parameters(), None) is not None:
+            self._seen[module] += first.shape[0]
+            self._shapes[module] = tuple(first.shape), first.is_floating_point()
+
+    def samples(self) -> Samples:
+        """Of this rank, in the recorded steps."""
+        if not self._seen:
+            return Samples()
+        module, count = self._seen.most_common(1)[0]
+        shape, floating = self._shapes[module]
+        if len(shape) == 4 and shape[1] in IMAGE_CHANNELS and floating:
+            return Samples(count, "images")
+        if len(shape) == 2 and not floating:
+            return Samples(count, "sequences", int(shape[1]))
+        return Samples(count)
+
+
+_ANNOTATIONS = (
+    "Python",
+    "DistributedDataParallel",
+    "FSDP",
+    "ProfilerStep",
+    "##",
+    "nccl:",
+    "PyTorch",
+    "FullyShard",
+)
+"""Ranges that frameworks put around operators; a profile's operators are the ones inside."""
+OPTIMIZER = "Optimizer."
+
+
+@dataclass(slots=True)
+class _Open:
+    start: int
+    end: int
+    name: str
+    transparent: bool
+
+
+class HostProfile:
+    """Runs the CPU profiler between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self._profiler: Any = None
+
+    def start(self) -> None:
+        self._profiler = torch.autograd.profiler.profile(use_cpu=True, use_kineto=True)
+        self._profiler.__enter__()
+
+    def stop(self) -> tuple[dict[int, HostOperator], list[HostOperator]]:
+        """Mark → its top-level operator; and the operators that launched nothing."""
+        self._profiler.__exit__(None, None, None)
+        events = self._profiler.kineto_results.events()
+        by_thread: dict[int, list[tuple[int, int, str, bool]]] = {}
+        for event in events:
+            name = event.name()
+            annotation = name.startswith(_ANNOTATIONS) or (
+                hasattr(event, "is_user_annotation") and event.is_user_annotation()
+            )
+            transparent = annotation and not name.startswith((OPTIMIZER, MARK))
+            by_thread.setdefault(event.start_thread_id(), []).append(
+                (event.start_ns(), -event.duration_ns(), name, transparent)
+            )
+        marked: dict[int, HostOperator] = {}
+        tops: list[HostOperator] = []
+        for thread, rows in by_thread.items():
+            _nest(thread, sorted(rows), marked, tops)
+        launched = {(op.thread, op.start_ns) for op in marked.values()}
+        return marked, [op for op in tops if (op.thread, op.start_ns) not in launched]
+
+
+def _nest(
+    thread: int, rows: list[tuple[int, int, str, bool]], marked: dict[int, HostOperator],
+    tops: list[HostOperator],
+) -> None:  # fmt: skip
+    """Walk the ranges of one thread; the outermost operator around a mark owns it."""
+    stack: list[_Open] = []
+    for start, negative, name, transparent in rows:
+        while stack and stack[-1].end <= start:
+            stack.pop()
+        end = start - negative
+        if name.startswith(MARK):
+            owner = next((x for x in stack if x.name.startswith(OPTIMIZER)), None)
+            owner = owner or next((x for x in stack if not x.transparent), None)
+            if owner is not None:
+                marked[int(name[len(MARK) :])] = HostOperator(owner.name, owner.start, thread)
+            stack.append(_Open(start, end, name, True))
+            continue
+        inside_mark = any(x.name.startswith(MARK) for x in stack)
+        if not inside_mark and not transparent and all(x.transparent for x in stack):
+            tops.append(HostOperator(name, start, thread))
+        stack.append(_Open(start, end, name, transparent or inside_mark))

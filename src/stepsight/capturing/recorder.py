@@ -1,0 +1,393 @@
+"""The dispatch mode: CPU tensors are real, CUDA tensors have sizes and no data, calls are written down."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepsight.capturing import streams
+from stepsight.capturing.calls import (
+    CallRecord,
+    CollectiveRecord,
+    Facts,
+    Record,
+    SyncRecord,
+    WaitRecord,
+    mapped,
+    tensors_in,
+)
+from stepsight.capturing.device import CUDA
+from stepsight.capturing.memory import Liveness, Workspaces
+from stepsight.capturing.results import MIXED, as_on_gpu, by_rule, tried_on_cpu
+from stepsight.capturing.tensors import on_gpu, only_gpu
+from stepsight.capturing.values import Values, follow_checks, follow_routing, followed
+
+LARGE_BYTES = 1 << 20
+"""Parameters on the CPU from this size on have no data either, so that large models build without memory."""
+FUNCTIONAL = ("_c10d_functional::", "c10d_functional::", "c10d::")
+"""Namespaces of collectives that are operators of the dispatcher."""
+MARK = "stepsight#"
+"""Prefix of the profiler ranges that tie recorded calls to host operators."""
+
+_FACTORY_NAMES = """empty zeros ones full rand randn empty_strided new_empty new_zeros new_ones new_full
+    normal eye empty_like zeros_like ones_like rand_like randn_like"""
+_FACTORIES = frozenset(_FACTORY_NAMES.split())
+_QUERIES = frozenset(("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_same_size", "layout"))
+_NEED_DATA = (
+    NotImplementedError,
+    UnsupportedOperatorException,
+    DynamicOutputShapeException,
+    DataDependentOutputException,
+)
+_STEADY = frozenset(("_amp_update_scale_",))
+"""What they write stays as it is in a healthy run: a loss scale after steps without overflow."""
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
+_DEVICE = torch.ops.prim.device.default
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+class CompiledRegions:
+    """Which calls a script compiled: every outermost run of a compiled function is a graph with a number from
+    1 on; 0 is none. Autograd numbers its nodes as the forward pass makes them, so the numbers handed out
+    while a compiled function ran identify its nodes in the backward pass. ``cuda_graphs`` are those that
+    Inductor records as CUDA graphs and replays."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._number = 0
+        self._start = 0
+        self._starts: list[int] = []
+        self._ends: list[tuple[int, int]] = []
+        self.cuda_graphs: set[int] = set()
+
+    def enter(self, *, cuda_graph: bool = False) -> None:
+        if not self._depth:
+            self._number += 1
+            if cuda_graph:
+                self.cuda_graphs.add(self._number)
+            self._start = torch.autograd._get_sequence_nr()
+        self._depth += 1
+
+    def leave(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._starts.append(self._start)
+            self._ends.append((torch.autograd._get_sequence_nr(), self._number))
+
+    def graph(self, node: Any) -> int:
+        """The graph of a call that runs now, under this autograd node or none."""
+        if self._depth:
+            return self._number
+        if node is None or not self._starts:
+            return 0
+        number = node._sequence_nr()
+        at = bisect_right(self._starts, number) - 1
+        if at < 0:
+            return 0
+        end, graph = self._ends[at]
+        return graph if number < end else 0
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Runs a script's calls without data on the GPU, and writes them down while ``recording``."""
+
+    def __init__(self, values: Values, liveness: Liveness, workspaces: Workspaces) -> None:
+        super().__init__()
+        self.fake = FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True)
+        self.values, self.liveness, self.workspaces = values, liveness, workspaces
+        self.facts = Facts(liveness.number)
+        self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
+        """Called with functional collectives: (recorder, operator, arguments, keywords, result)."""
+        self.device_for_cpp: Callable[[Any], torch.device] = _device_of
+        """What C++ hears about a tensor's device."""
+        self.meant: Callable[[Any], Any] = lambda kwargs: kwargs or {}
+        """A call's keywords, the device being the one that is meant."""
+        self.recording = False
+        self.regions = CompiledRegions()
+        self.gpu_calls = 0
+        self.records: list[Record] = []
+        self._marks = 0
+        self._composite: dict[Any, bool] = {}
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        streams.listen(self.synchronised)
+
+    # What is written down
+
+    def synchronised(self, what: str, stream: int, event: int) -> None:
+        if self.recording:
+            self.records.append(SyncRecord(what, stream, event))
+
+    def waited(self, mark: int) -> None:
+        if self.recording and mark >= 0:
+            self.records.append(WaitRecord(streams.current_stream().stream_id, mark))
+
+    def communicated(self, record: CollectiveRecord) -> int:
+        """A collective was called; the mark by which it is waited for (-1 while not recording)."""
+        if not self.recording:
+            return -1
+        record.mark = self._new_mark()
+        record.in_backward = torch._C._current_autograd_node() is not None
+        self.records.append(record)
+        with torch._C._profiler._RecordFunctionFast(f"{MARK}{record.mark}"):
+            pass
+        return record.mark
+
+    def _new_mark(self) -> int:
+        self._marks += 1
+        return self._marks
+
+    # Dispatch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = self.meant(kwargs)
+        if os.getpid() != self._process:  # a data loader's worker: it has no GPU
+            return func(*args, **kwargs)
+        if any(t is not FakeTensor and _unwraps_itself(t) for t in types):
+            return NotImplemented  # a DTensor and its like: what it holds comes here afterwards
+        if func is _DEVICE:
+            return self.device_for_cpp(args[0])
+        name = func._schema.name.partition("::")[2]
+        if name in _QUERIES:
+            with self.fake:
+                return func(*args, **kwargs)
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        asked = kwargs.get("device")
+        if asked is not None and on_gpu(asked):
+            kwargs = {**kwargs, "device": only_gpu(asked)}
+        tensors = list(tensors_in(args, kwargs))
+        fake = [t for t in tensors if isinstance(t, FakeTensor)]
+        if not fake and not (asked is not None and on_gpu(asked)):
+            return self._on_cpu(func, name, args, kwargs)
+        if self.functional is not None and func._schema.name.startswith(FUNCTIONAL):
+            return self._functional(func, args, kwargs)
+        if self._is_composite(func):  # not taken apart above: inference mode, or inside another dispatch
+            with self:  # by C++, as on a GPU: torch's rules in Python differ (dropout copies)
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        with self._lock:
+            return self._on_gpu(func, name, args, kwargs, tensors)
+
+    def _is_composite(self, func: Any) -> bool:
+        known = self._composite.get(func)
+        if known is None:
+            has = torch._C._dispatch_has_kernel_for_dispatch_key
+            # silu_backward and its like are composite, but every device has a kernel of its own
+            known = bool(has(func.name(), "CompositeImplicitAutograd") and not has(func.name(), "CPU"))
+            self._composite[func] = known
+        return known
+
+    def _functional(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A collective that is an operator: its result without data, and a note of what it sends."""
+        out = args[0] if func._schema.name.endswith("wait_tensor") else self._without_data(func, args, kwargs)
+        for t in tensors_in(out):
+            if _is_cuda(t):
+                self.liveness.seen(t, streams.current_stream().stream_id)
+        if self.functional is not None:
+            self.functional(self, func, args, kwargs, out)
+        return out
+
+    def _on_cpu(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name in ("_pin_memory", "pin_memory"):
+            return args[0]
+        if name == "is_pinned":  # DDP asserts it of its own buffers
+            return True
+        if name in _FACTORIES and self._large_parameter(name, args, kwargs):
+            with self.fake:
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _large_parameter(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Uninitialised memory, or anything that a module makes for itself while it is built."""
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        device = kwargs.get("device")
+        if not dtype.is_floating_point or (device is not None and torch.device(device).type != "cpu"):
+            return False
+        size = next((a for a in args if isinstance(a, list | tuple)), None)
+        if size is None:
+            like = next((a for a in args if isinstance(a, torch.Tensor)), None)
+            if like is None or like.device.type != "cpu":
+                return False
+            size = like.shape
+        count = dtype.itemsize
+        for extent in size:
+            count *= extent if isinstance(extent, int) else 1
+        return count >= LARGE_BYTES and (name in ("empty", "empty_strided") or _module_being_built())
+
+    def _on_gpu(self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        cpu_only = all(not _is_cuda(t) for t in tensors) and not on_gpu(kwargs.get("device"))
+        if cpu_only or not self.recording:
+            out = self._run(func, name, args, kwargs, tensors)
+            self._account(func, name, args, out, None if cpu_only else func)
+            return out
+        mark = self._new_mark()
+        node = torch._C._current_autograd_node()
+        before = self.facts.call(func, args, kwargs, (), node.name() if node is not None else "")
+        with torch._C._profiler._RecordFunctionFast(f"{MARK}{mark}"):
+            out = self._run(func, name, args, kwargs, tensors)
+        self._account(func, name, args, out, func)
+        made = tuple(self.facts.tensor(t) for t in tensors_in(out))
+        call = type(before)(
+            before.name, before.inputs, made, before.arguments, before.overload, before.namespace,
+            before.pointwise, before.node,
+        )  # fmt: skip
+        graph = self.regions.graph(node)
+        stream = streams.current_stream().stream_id
+        record = CallRecord(mark, call, stream, graph, graph in self.regions.cuda_graphs)
+        self.records.append(record)
+        return out
+
+    def _account(self, func: Any, name: str, args: Any, out: Any, on_gpu_call: Any) -> None:
+        """Memory that the call's results, and the library under it, take."""
+        stream = streams.current_stream().stream_id
+        if on_gpu_call is not None:
+            self.gpu_calls += 1
+            self.liveness.calls += 1
+            for size in self.workspaces.kept(name, stream):
+                self.liveness.kept(size, stream)
+        for t in tensors_in(out):
+            if _is_cuda(t):
+                self.liveness.seen(t, stream)
+        if name in ("resize_", "set_", "resize_storage_bytes_", "resize_as_"):
+            for t in tensors_in(args):
+                if _is_cuda(t):
+                    self.liveness.resized(t, stream)
+        if on_gpu_call is not None:
+            self.liveness.passing(self.workspaces.passing(name, args, out), stream)
+
+    def _run(self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        values = self.values
+        if name == "_local_scalar_dense":
+            return values.item(args[0])
+        if name == "_to_copy" and _leaves_gpu(args[0], kwargs):
+            return values.read(args[0], kwargs.get("dtype"))
+        if name == "_to_copy" and not isinstance(args[0], FakeTensor):
+            return self._moved_in(args[0], kwargs)
+        if name == "copy_" and not isinstance(args[0], FakeTensor):
+            known = values.of(args[1])
+            if known is not None:
+                args[0].copy_(known)
+            else:
+                values.read(args[1])
+            return args[0]
+        if name == "equal":
+            known = [values.of(t) for t in tensors]
+            return func(*known) if all(v is not None for v in known) else True
+        if name in ("_pin_memory", "pin_memory"):
+            return args[0]
+        if name == "_pack_padded_sequence":
+            return self._packed(func, *args)
+        computed = values.computed(func, name, args, kwargs, tensors)
+        if values.depends_on_values(name, args):
+            if computed is None:
+                return values.assumed_result(name, args, kwargs, self.fake)
+            return mapped(computed, self._placed)
+        out = self._without_data(func, args, kwargs)
+        with self.fake:
+            out = as_on_gpu(name, args, out, self.facts)
+        follow_routing(name, args, out)
+        follow_checks(name, args, out)
+        if name == "histc" and computed is None:
+            values.counted(args[0], out.numel(), out)
+        if computed is not None:
+            for made, value in zip(tensors_in(out), tensors_in(computed), strict=False):
+                values.learn(made, value)
+        elif func._schema.is_mutable and name not in _STEADY:
+            for argument, value in zip(func._schema.arguments, args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    for t in tensors_in(value):
+                        values.forget(t)
+        return out
+
+    def _without_data(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func._schema.name in MIXED:
+            made = tried_on_cpu(func, args, kwargs, self.values)
+            if made is not None:
+                return mapped(made, self._placed)
+        fake_args, fake_kwargs = mapped(args, self._faked), mapped(kwargs, self._faked)
+        try:
+            with self.fake:
+                return func(*fake_args, **fake_kwargs)
+        except _NEED_DATA:
+            with self.fake:
+                ruled = by_rule(func._schema.name.partition("::")[2], fake_args)
+            if ruled is not None:
+                return ruled
+            out = tried_on_cpu(func, args, kwargs, self.values)
+            if out is None:
+                raise
+            return mapped(out, self._placed)
+
+    def _packed(self, func: Any, padded: torch.Tensor, lengths: torch.Tensor, first: bool) -> Any:
+        """Sequences end to end: lengths lie on the host, so the sizes are known."""
+        known = self.values.of(lengths)
+        rows = torch.zeros(*padded.shape[:2], 1)
+        data, sizes = func(rows, lengths if known is None else known, first)
+        with self.fake:
+            made = torch.empty((data.shape[0], *padded.shape[2:]), dtype=padded.dtype, device=CUDA)
+        return made, sizes
+
+    def _faked(self, t: torch.Tensor) -> torch.Tensor:
+        return t if isinstance(t, FakeTensor) else self.fake.from_tensor(t, static_shapes=True)
+
+    def _moved_in(self, t: torch.Tensor, kwargs: Any) -> torch.Tensor:
+        """A real tensor copied to the GPU (not through the converter, which would keep a reference)."""
+        dtype = kwargs.get("dtype") or t.dtype
+        layout = kwargs.get("memory_format")
+        like = torch.empty_like(t.to("meta"), dtype=dtype, **({"memory_format": layout} if layout else {}))
+        with self.fake:
+            out = torch.empty_strided(like.shape, like.stride(), dtype=dtype, device=CUDA)
+        if not t.is_meta:
+            self.values.learn(out, t.detach().to(dtype, copy=True) if followed(t) else None)
+        return out
+
+    def _placed(self, value: torch.Tensor) -> torch.Tensor:
+        with self.fake:
+            out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=CUDA)
+        self.values.learn(out, value)
+        return out
+
+
+def _device_of(t: Any) -> torch.device:
+    return t.fake_device if isinstance(t, FakeTensor) else t.device
+
+
+def _unwraps_itself(kind: Any) -> bool:
+    return getattr(kind, "__torch_dispatch__", _NO_DISPATCH) is not _NO_DISPATCH
+
+
+def _is_cuda(t: torch.Tensor) -> bool:
+    return bool(isinstance(t, FakeTensor) and t.fake_device.type == "cuda")
+
+
+def _leaves_gpu(t: torch.Tensor, kwargs: Any) -> bool:
+    device = kwargs.get("device")
+    return _is_cuda(t) and device is not None and torch.device(device).type == "cpu"
+
+
+def _module_being_built(depth: int = 40) -> bool:
+    """Whether some frame above is the constructor of a module or initialises its weights."""
+    frame = sys._getframe(2)
+    while frame is not None and depth:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, torch.nn.Module) and frame.f_code.co_name in _BUILDING:
+            return True
+        frame, depth = frame.f_back, depth - 1  # type: ignore[assignment]
+    return False
+
+
+_BUILDING = frozenset(("__init__", "reset_parameters", "_init_weights", "init_weights", "post_init", "build"))

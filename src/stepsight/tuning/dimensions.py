@@ -1,0 +1,163 @@
+"""What can be varied: names people type, the fields they stand for, and the values worth a trial."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepsight.errors import InputError
+from stepsight.records import nearest
+from stepsight.tables.sharders import SEARCHED
+from stepsight.tuning.trial import Setting
+from stepsight.workload.llm.checks import saves_nothing
+from stepsight.workload.llm.layout import CONTEXT_KINDS
+from stepsight.workload.llm.recipe import families
+
+ALIASES = {
+    "tp": "parallel.tensor", "tensor": "parallel.tensor", "pp": "parallel.pipeline",
+    "pipeline": "parallel.pipeline", "cp": "parallel.context", "context": "parallel.context",
+    "ep": "parallel.expert", "expert": "parallel.expert", "zero": "parallel.zero",
+    "micro_batch": "parallel.micro_batch", "mbs": "parallel.micro_batch", "recompute": "training.recompute",
+    "vp": "parallel.virtual_stages", "virtual_stages": "parallel.virtual_stages",
+    "precision": "training.precision", "sharding": "parallel.sharding", "ranks": "parallel.ranks",
+    "gpus": "parallel.ranks", "attention": "training.attention", "compile": "training.compile",
+    "sequence_parallel": "parallel.sequence_parallel", "schedule": "parallel.schedule",
+    "data": "parallel.data", "dp": "parallel.data", "context_kind": "parallel.context_kind",
+    "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe", "framework": "training.framework",
+}  # fmt: skip
+"""What people write for a field; any other field is written as its path."""
+SHORT = {
+    "parallel.tensor": "tp", "parallel.pipeline": "pp", "parallel.context": "cp", "parallel.expert": "ep",
+    "parallel.zero": "zero", "parallel.micro_batch": "mbs", "training.recompute": "recompute",
+    "parallel.virtual_stages": "vp", "parallel.ranks": "gpus", "training.precision": "precision",
+    "parallel.sharding": "sharding", "parallel.data": "dp", "parallel.sequence_parallel": "sp",
+}  # fmt: skip
+"""How a field is headed in a table."""
+LONG_SEQUENCE = 16384
+"""Tokens from which on context parallelism is tried unasked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the values of a dimension depend on."""
+
+    document: Mapping[str, Any]
+    gpus: Sequence[int]
+    per_node: int
+    global_batch: int
+
+    def number(self, name: str, default: int = 1) -> int:
+        value = self.document.get(name, default)
+        return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def field_path(name: str) -> str:
+    """The field that a name stands for."""
+    return ALIASES.get(name.strip(), name.strip())
+
+
+def short_name(path: str) -> str:
+    return SHORT.get(path, path.rpartition(".")[2])
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Short names that tell these fields apart: where two would be the same, with as much of the path as it
+    takes (``nic.gbps``, ``link.gbps``)."""
+    listed = list(dict.fromkeys(paths))
+    names = {path: short_name(path) for path in listed}
+    for parts in range(2, 1 + max((path.count(".") + 1 for path in listed), default=0)):
+        counts = Counter(names.values())
+        for path in listed:
+            if counts[names[path]] > 1:
+                names[path] = ".".join(path.split(".")[-parts:])
+    return names
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << i for i in range(max(most, 1).bit_length())]
+
+
+def _tensor(m: Model) -> list[int]:
+    """Inside a node, and no more than there are heads."""
+    heads = m.number("kv_heads", m.number("heads"))
+    return [t for t in _powers(min(m.per_node, max(m.gpus))) if heads % t == 0]
+
+
+def _pipeline(m: Model) -> list[int]:
+    layers = m.number("layers")
+    return [p for p in range(1, min(layers, max(m.gpus)) + 1) if layers % p == 0 and max(m.gpus) % p == 0]
+
+
+def _experts(m: Model) -> list[int]:
+    moe = m.document.get("moe")
+    count = moe.get("experts", 1) if isinstance(moe, Mapping) else 1
+    return [e for e in _powers(min(int(count), max(m.gpus))) if int(count) % e == 0]
+
+
+def _recompute(m: Model) -> list[Setting]:
+    """Selective only where it saves memory."""
+    training = m.document.get("training")
+    stated = training if isinstance(training, Mapping) else {}
+    framework = str(stated.get("framework", ""))
+    in_vain = framework in families() and saves_nothing(framework, str(stated.get("attention", "flash2")))
+    return ["none", "full"] if in_vain else ["none", "selective", "full"]
+
+
+VALUES: dict[str, Callable[[Model], Sequence[Setting]]] = {
+    "parallel.tensor": _tensor,
+    "parallel.pipeline": _pipeline,
+    "parallel.zero": lambda m: [0, 1, 2, 3],
+    "parallel.micro_batch": lambda m: _powers(max(1, m.global_batch)),
+    "training.recompute": _recompute,
+    "parallel.virtual_stages": lambda m: [1, 2, 4],
+    "parallel.context": lambda m: _powers(8) if m.number("sequence") >= LONG_SEQUENCE else [1, 2, 4],
+    "parallel.context_kind": lambda m: list(CONTEXT_KINDS),
+    "parallel.expert": _experts,
+    "training.precision": lambda m: ["bf16", "fp8"] if m.document.get("kind") != "dlrm" else ["fp32", "tf32"],
+    "training.attention": lambda m: ["eager", "flash2"],
+    "training.compile": lambda m: [False, True],
+    "parallel.schedule": lambda m: ["1f1b", "afab", "zero_bubble"],
+    "parallel.sequence_parallel": lambda m: [False, True],
+    "parallel.sharding": lambda m: [SEARCHED],
+}
+"""Values of a dimension where the caller gives none."""
+
+LANGUAGE = (
+    "parallel.tensor", "parallel.pipeline", "parallel.zero", "parallel.micro_batch", "training.recompute",
+    "parallel.virtual_stages",
+)  # fmt: skip
+DLRM = ("parallel.sharding", "batch", "training.precision")
+SHARED = ("training.precision",)
+"""Dimensions that all models have."""
+
+
+def default_dimensions(m: Model) -> tuple[str, ...]:
+    """What is varied unasked."""
+    if m.document.get("kind") == "dlrm":
+        return DLRM
+    more = [p for p, on in (("parallel.expert", "moe" in m.document),
+                            ("parallel.context", m.number("sequence") >= LONG_SEQUENCE)) if on]  # fmt: skip
+    return (*LANGUAGE, *more)
+
+
+def values_of(path: str, m: Model) -> list[Setting]:
+    """The values worth a trial, or an error for a dimension that the model lacks."""
+    if path == "batch" and m.number("batch", 0):
+        batch = m.number("batch")
+        return [batch // 2, batch, 2 * batch]
+    if path not in VALUES:
+        known = [name for name, stands_for in ALIASES.items() if stands_for in VALUES]
+        raise InputError(
+            f"--over {short_name(path)}",
+            "has no values to try by itself",
+            f"give some, {path}=a,b,c; {nearest(path, known)}",
+        )
+    is_dlrm = m.document.get("kind") == "dlrm"
+    if path not in SHARED and (path in DLRM) != is_dlrm:
+        raise InputError(f"--over {short_name(path)}", "is a dimension that this model lacks", "leave it out")
+    values = list(VALUES[path](m))
+    if path == "parallel.expert" and values == [1]:
+        raise InputError("--over expert", "the model has no experts", "leave it out")
+    return values

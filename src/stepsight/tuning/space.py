@@ -1,0 +1,207 @@
+"""The legal configurations of a workload: every combination of values that the rules allow.
+
+The rules are those of the frameworks that run such jobs; each refusal has its reason, and the reasons are
+counted, so that an empty space says why it is empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from stepsight.errors import InputError
+from stepsight.tuning.dimensions import Model, default_dimensions, values_of
+from stepsight.tuning.trial import Setting
+from stepsight.workload.llm.checks import saves_nothing
+from stepsight.workload.llm.layout import DEFAULT_BATCH
+from stepsight.workload.llm.recipe import families
+
+DEPENDENT = (
+    "data", "ranks", "schedule", "virtual_stages", "shard_group", "reshard", "prefetch", "bucket_mb",
+    "sequence_parallel", "async_tensor", "context_kind",
+)  # fmt: skip
+"""Fields of [parallel] that only mean something for one layout: they are set anew for each."""
+MOST_CANDIDATES = 200_000
+"""Combinations that are enumerated at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The document without what is varied, its candidates, and why combinations were refused."""
+
+    document: dict[str, Any]
+    candidates: tuple[dict[str, Setting], ...]
+    refused: Mapping[str, int]
+    dimensions: Mapping[str, tuple[Setting, ...]]
+
+
+def space(
+    document: Mapping[str, Any], *, gpus: Sequence[int], per_node: int, global_batch: int | None = None,
+    over: Mapping[str, list[Setting] | None] | None = None,
+) -> Space:  # fmt: skip
+    """All legal configurations of a document on this many GPUs."""
+    if document.get("kind") == "dlrm":
+        model = Model(document, gpus, per_node, 0)
+    else:
+        model = Model(document, gpus, per_node, global_batch or _global_batch(document, max(gpus)))
+    chosen = dict(over) if over else dict.fromkeys(default_dimensions(model))
+    dimensions: dict[str, tuple[Setting, ...]] = {
+        path: tuple(values_of(path, model) if given is None else given) for path, given in chosen.items()
+    }
+    base = _without(document, dimensions, model)
+    kept = {f"parallel.{k}": 3 if v == "fsdp" else v for k, v in base["parallel"].items()}
+    found: list[dict[str, Setting]] = []
+    refused: Counter[str] = Counter()
+    total = len(gpus)
+    for values in dimensions.values():
+        total *= len(values)
+    if total > MOST_CANDIDATES:
+        raise InputError(
+            "--over", f"spans {total:,} combinations", f"give fewer values (at most {MOST_CANDIDATES:,})"
+        )
+    for settings in _products(dimensions, gpus):
+        made = dict(settings) if document.get("kind") == "dlrm" else _spread(settings, kept, model)
+        reason = made if isinstance(made, str) else _refusal(made, model, kept)
+        if reason:
+            refused[reason] += 1
+        elif isinstance(made, dict) and made not in found[-8:]:
+            found.append(made)
+    distinct = list({tuple(sorted(c.items(), key=str)): c for c in found}.values())
+    return Space(base, tuple(distinct), dict(refused.most_common()), dimensions)
+
+
+def _global_batch(document: Mapping[str, Any], gpus: int) -> int:
+    """What the document states; where it leaves the ranks open, its batch per replica on all of them."""
+    parallel = document.get("parallel") or {}
+    if isinstance(document.get("global_batch"), int):
+        return int(document["global_batch"])
+    batch = document.get("batch_per_rank", DEFAULT_BATCH)
+    if not isinstance(batch, int) or not isinstance(parallel, Mapping):
+        raise InputError("global_batch", "the model states no batch", "give --global-batch")
+
+    def size(name: str, default: int = 1) -> int:
+        value = parallel.get(name, default)
+        return value if isinstance(value, int) and value > 0 else default
+
+    inside = size("tensor") * size("pipeline") * size("context")
+    return batch * size("data", max(1, size("ranks", gpus) // inside))
+
+
+def _without(document: Mapping[str, Any], varied: Mapping[str, Any], m: Model) -> dict[str, Any]:
+    """The document less the fields that every candidate sets itself."""
+    base = {k: (dict(v) if isinstance(v, dict) else v) for k, v in document.items()}
+    parallel = base.setdefault("parallel", {})
+    if not isinstance(parallel, dict):
+        raise InputError("parallel", "is not a section", "write [parallel]")
+    if base.get("kind") == "dlrm":
+        parallel.pop("ranks", None)
+        return base
+    for name in DEPENDENT:
+        parallel.pop(name, None)
+    for path in varied:
+        section, _, name = path.rpartition(".")
+        table = base.get(section, {}) if section else base
+        if isinstance(table, dict):
+            table.pop(name, None)
+    base.pop("batch_per_rank", None)
+    base["global_batch"] = m.global_batch
+    return base
+
+
+def _products(
+    dimensions: Mapping[str, Sequence[Setting]], gpus: Sequence[int]
+) -> Iterator[dict[str, Setting]]:
+    for count in gpus:
+        for values in product(*dimensions.values()):
+            yield {"parallel.ranks": count, **dict(zip(dimensions, values, strict=True))}
+
+
+def _whole(value: Setting | None, default: int) -> int:
+    """A setting as a number; what is none is left to the workload, which refuses it with its reason."""
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else default
+
+
+def _spread(
+    settings: Mapping[str, Setting], kept: Mapping[str, Setting], m: Model
+) -> dict[str, Setting] | str:
+    """A candidate's settings with what follows from them, less what has no effect there."""
+    made = dict(settings)
+
+    def of(name: str, default: int = 1) -> int:
+        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default)), default)
+
+    gpus, inside = of("ranks"), of("tensor") * of("pipeline") * of("context")
+    if inside < 1 or gpus % inside:
+        return "tensor × pipeline × context does not divide the GPUs"
+    data = gpus // inside
+    if made.get("parallel.data", data) != data:
+        return "data × tensor × pipeline × context is not the number of GPUs"
+    del made["parallel.ranks"]
+    made["parallel.data"] = data
+    if of("tensor") > 1:
+        made.setdefault("parallel.sequence_parallel", True)
+    else:
+        made.pop("parallel.sequence_parallel", None)
+    stated = m.document.get("parallel", {}).get("context_kind")
+    if of("context") == 1:
+        made.pop("parallel.context_kind", None)
+    elif stated:
+        made.setdefault("parallel.context_kind", stated)
+    if of("pipeline") == 1:
+        if of("virtual_stages") > 1:
+            return "interleaved stages need a pipeline"
+        made.pop("parallel.virtual_stages", None)
+        made.pop("parallel.schedule", None)
+    elif of("virtual_stages") > 1:
+        made.pop("parallel.schedule", None)
+    if data * of("context") == 1 and of("zero", 0) > 0:
+        return "ZeRO needs more than one replica"
+    return made
+
+
+def _runs_again_in_vain(made: Mapping[str, Setting], m: Model) -> bool:
+    training = m.document.get("training") or {}
+
+    def stated(name: str, default: str) -> str:
+        return str(made.get(f"training.{name}", training.get(name, default)))
+
+    usual = "torchtitan" if str(made.get("parallel.zero", 0)) in ("3", "fsdp") else "megatron"
+    framework = stated("framework", usual)
+    known = stated("recompute", "none") == "selective" and framework in families()
+    return known and saves_nothing(framework, stated("attention", "flash2"))
+
+
+def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting]) -> str:
+    """Why a candidate is not legal; empty where it is."""
+
+    def of(name: str, default: int = 1) -> int:
+        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default)), default)
+
+    if m.document.get("kind") == "dlrm":
+        batch = _whole(made.get("batch"), m.number("batch"))
+        return "batch does not divide by the GPUs" if batch % of("ranks") else ""
+    tensor, pipeline, data = of("tensor"), of("pipeline"), of("data")
+    micro, pieces = of("micro_batch"), pipeline * of("virtual_stages")
+    batch = _whole(made.get("global_batch"), m.global_batch)
+    heads, kv_heads, layers = m.number("heads"), m.number("kv_heads", m.number("heads")), m.number("layers")
+    if heads % tensor or kv_heads % tensor:
+        return "tensor does not divide the attention heads"
+    if pieces < 1 or layers % pieces:
+        return "pipeline stages do not divide the layers"
+    if micro < 1 or batch % (data * micro):
+        return "data × micro-batch does not divide the global batch"
+    if of("virtual_stages") > 1 and (batch // (data * micro)) % pipeline:
+        return "an interleaved pipeline needs micro-batches in multiples of its stages"
+    if of("zero", 0) >= 2 and pipeline > 1:
+        return "ZeRO 2 and 3 do not go with a pipeline"
+    if of("expert") > 1 and (data * tensor * of("context")) % of("expert"):
+        return "expert does not divide the ranks of a stage"
+    if _runs_again_in_vain(made, m):
+        return "selective recomputation of Megatron saves nothing with flash attention"
+    if m.number("sequence") % of("context"):
+        return "context does not divide the sequence"
+    return ""

@@ -1,0 +1,133 @@
+"""What cannot be captured is refused in one line; a machine without the device guard uses the fallback."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from stepsight.capturing import ranks
+from stepsight.capturing.ranks import UnavailableError
+from stepsight.capturing.request import Answer, Request
+from stepsight.capturing.supported import explained
+from stepsight.errors import StepsightError
+from tests.capturing import scripts_for_tests as scripts
+from tests.capturing.test_capture import captured, families
+
+pytest.importorskip("torch")
+
+LOOP = """
+for _ in range(6):
+    model(torch.randn(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+HEAD = "import torch\nfrom torch import nn\n"
+TAIL = "\noptimizer = torch.optim.SGD(model.parameters())\n" + LOOP
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (
+            "model = nn.DataParallel(nn.Linear(64, 64).cuda())",
+            "nn.DataParallel: one process uses",
+        ),
+        ("model = nn.Linear(64, 64).to('cuda:1')", "cuda:0, cuda:1"),
+        ("model = nn.Linear(64, 64, device=torch.device('cuda', 3))", "cuda:0, cuda:3"),
+    ],
+)
+def test_several_gpus_in_one_process_are_refused(tmp_path: Path, model: str, problem: str) -> None:
+    with pytest.raises(StepsightError, match=problem):
+        captured(tmp_path, HEAD + model + TAIL, world=4)
+
+
+def test_one_process_a_gpu_may_name_its_own(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.DATA_PARALLEL, world=2)
+    assert step.ranks == 2
+
+
+def test_a_kernel_that_needs_values_is_named() -> None:
+    class DataDependentOutputException(Exception):  # noqa: N818 (torch's name)
+        pass
+
+    said = explained(DataDependentOutputException("mine::op.default"))
+    assert "mine::op" in said and "stepsight predict --trace" in said
+    assert "flash_attn" in explained(ModuleNotFoundError("no", name="flash_attn.layers"))
+    flex = "There was no rule registered for HigherOrderOperator flex_attention and mode"
+    assert explained(NotImplementedError(flex)).startswith("flex_attention: ")
+    assert explained(ValueError("a script's own mistake")) == ""
+
+
+def test_without_a_device_guard_the_step_is_the_same(tmp_path: Path) -> None:
+    script = HEAD + "model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()" + TAIL
+    guarded, told = captured(tmp_path, script), captured(tmp_path, script, guard=False)
+    assert families(guarded) == families(told)
+    assert any("without a device guard" in note for note in told.notes)
+    assert told.memory == guarded.memory
+
+
+def test_without_a_device_guard_autocast_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StepsightError, match="autocast does nothing without it"):
+        captured(tmp_path, scripts.MIXED_PRECISION, guard=False)
+
+
+def test_where_neither_works_a_trace_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bool] = []
+
+    def fails(request: Request, rank: int) -> Answer:
+        tried.append(request.guard)
+        raise UnavailableError("no guard here; record a trace on a GPU instead")
+
+    monkeypatch.setattr(ranks, "_captured_in_process", fails)
+    with pytest.raises(UnavailableError, match="record a trace"):
+        captured(tmp_path, scripts.MIXED_PRECISION)
+    assert tried == [True, False]
+
+
+def test_a_torch_without_what_is_needed_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stepsight.capturing import supported
+
+    assert supported.missing() == []
+    monkeypatch.setattr(supported, "NEEDED", ("Tag.pointwise", "Tag.nowhere"))
+    assert supported.missing() == ["torch.Tag.nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import os; os._exit(3)", r"os\._exit\(3\)"),
+        ("import sys; sys.exit(0)", r"sys\.exit\(0\) after 0 optimizer steps; 3 are needed"),
+        ("import sys; sys.exit('no data')", "exit code 1: no data"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL"),
+    ],
+)
+def test_a_script_that_ends_early_is_named_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(StepsightError, match=problem) as raised:
+        captured(tmp_path, text)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_out_of_memory_killer_is_named(tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    answer.write_text('{"stage": "running"}')
+    with pytest.raises(StepsightError, match="out-of-memory killer"):
+        ranks.answer_of(answer, -9, out_of_memory=True)
+
+
+def test_children_of_a_script_end_with_it(tmp_path: Path) -> None:
+    text = f"""
+import os, subprocess
+child = subprocess.Popen(["sleep", "300"])
+open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+os._exit(1)
+"""
+    with pytest.raises(StepsightError):
+        captured(tmp_path, text)
+    child = Path("/proc") / (tmp_path / "child").read_text() / "stat"
+    for _ in range(100):  # a killed process is there until it has been scheduled once more
+        if not child.exists() or child.read_text().split()[2] in "ZX":
+            return
+        time.sleep(0.1)
+    pytest.fail("the script's child is still running")

@@ -1,0 +1,148 @@
+"""Flags to paste have the names that the frameworks know (releases of mid-2025), and say what they lack."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from stepsight.tuning.evaluate import with_settings
+from stepsight.tuning.flags import flags
+from stepsight.tuning.trial import Row
+from stepsight.workload.files import parse_workload
+
+from .model import DLRM, MODEL
+
+MEGATRON = {
+    "untie-embeddings-and-output-weights", "no-gradient-accumulation-fusion", "ckpt-format",
+    "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "micro-batch-size",
+    "global-batch-size", "seq-length", "expert-model-parallel-size", "num-layers-per-virtual-pipeline-stage",
+    "sequence-parallel", "use-distributed-optimizer", "use-torch-fsdp2", "overlap-grad-reduce",
+    "recompute-granularity", "recompute-method", "recompute-num-layers", "bf16", "fp16", "fp8-format",
+}  # fmt: skip
+TORCHTITAN = {
+    "parallelism.fsdp_reshard_after_forward",
+    "training.global_batch_size", "training.local_batch_size", "training.seq_len",
+    "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree",
+    "parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree",
+    "parallelism.context_parallel_degree", "parallelism.expert_parallel_degree",
+    "parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_microbatch_size",
+    "activation_checkpoint.mode",
+}  # fmt: skip
+NANOTRON = {
+    "parallelism": {
+        "dp",
+        "tp",
+        "pp",
+        "pp_engine",
+        "tp_mode",
+        "tp_linear_async_communication",
+        "recompute_layer",
+    },
+    "tokens": {"micro_batch_size", "batch_accumulation_per_replica", "sequence_length"},
+    "optimizer": {"zero_stage"},
+}
+DEEPSPEED = {
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization",
+    "bf16", "fp16",
+}  # fmt: skip
+LAYOUTS = [
+    {"parallel.data": 8},
+    {"parallel.data": 2, "parallel.tensor": 4, "parallel.sequence_parallel": True, "parallel.zero": 1},
+    {"parallel.data": 2, "parallel.pipeline": 4, "training.recompute": "full"},
+    {"parallel.data": 2, "parallel.pipeline": 4, "parallel.schedule": "interleaved",
+     "parallel.virtual_stages": 2, "parallel.micro_batch": 1, "training.recompute": "selective",
+     "training.attention": "fused"},
+    {"parallel.data": 8, "parallel.zero": 3, "training.precision": "fp8"},
+    {"parallel.data": 4, "parallel.context": 2},
+]  # fmt: skip
+
+
+def written(settings):
+    return {one.framework: one for one in flags(MODEL, Row(settings, "8xH100-SXM"))}
+
+
+def _held_gb(settings, framework):
+    """What a configuration holds where a framework runs it."""
+    document = with_settings(MODEL, {**settings, "training.framework": framework}, "t")
+    return parse_workload(document, "t").memory().peak_bytes / 1e9
+
+
+@pytest.mark.parametrize("settings", LAYOUTS, ids=str)
+def test_every_flag_is_one_that_the_framework_knows(settings):
+    found = written(settings)
+    assert set(re.findall(r"--([\w-]+)", found["Megatron-LM"].text)) <= MEGATRON
+    assert set(re.findall(r"--([\w.]+)", found["torchtitan"].text)) <= TORCHTITAN
+    if "DeepSpeed" not in found:  # sequences are split, which it and nanotron cannot
+        assert settings["parallel.context"] > 1 and "nanotron" not in found
+        return
+    split = settings.get("parallel.tensor", 1) * settings.get("parallel.pipeline", 1) > 1
+    assert split == (found["DeepSpeed"].text == "")
+    assert split or set(json.loads(found["DeepSpeed"].text)) <= DEEPSPEED
+    section = ""
+    for line in found["nanotron"].text.splitlines():
+        name = line.strip().split(":")[0]
+        if not line.startswith(" "):
+            section = name
+            assert section in NANOTRON
+        else:
+            assert name in NANOTRON[section]
+
+
+def test_the_sizes_are_those_of_the_configuration():
+    found = written(LAYOUTS[1])
+    assert "--tensor-model-parallel-size 4" in found["Megatron-LM"].text
+    assert "--sequence-parallel" in found["Megatron-LM"].text
+    assert "tp_mode: REDUCE_SCATTER" in found["nanotron"].text
+    assert json.loads(written(LAYOUTS[0])["DeepSpeed"].text)["train_batch_size"] == 32
+
+
+def test_what_a_framework_cannot_do_is_said():
+    found = written(LAYOUTS[4])
+    assert "ZeRO 2 and 3" in found["nanotron"].lacks and not found["Megatron-LM"].lacks
+    assert "no tensor and pipeline" in written(LAYOUTS[1])["DeepSpeed"].note
+    bubble_free = {"parallel.data": 2, "parallel.pipeline": 4, "parallel.schedule": "zero_bubble"}
+    for framework in ("torchtitan", "Megatron-LM", "nanotron"):
+        assert "zero-bubble" in written(bubble_free)[framework].lacks
+    some = written({"parallel.data": 8, "training.recompute": 1})
+    assert "--recompute-method block --recompute-num-layers 1" in some["Megatron-LM"].text
+    assert "some layers" in some["torchtitan"].lacks and "model's code" in some["DeepSpeed"].lacks
+
+
+def test_deepspeed_is_told_the_best_that_it_can_run():
+    first, whole = (Row(LAYOUTS[i], "8xH100-SXM") for i in (1, 0))
+    found = {one.framework: one for one in flags(MODEL, first, "t", [first, whole])}["DeepSpeed"]
+    assert json.loads(found.text)["gradient_accumulation_steps"] == 1 and not found.lacks
+    assert "it cannot run the first: no tensor and pipeline" in found.note and "dp 8" in found.note
+
+
+def test_what_is_lacking_is_written_as_what_holds_no_more_memory():
+    second = written({"parallel.data": 8, "parallel.zero": 2})["Megatron-LM"]
+    assert "--use-distributed-optimizer" in second.text and "written with ZeRO 1" in second.lacks
+    first = written({"parallel.data": 8, "parallel.zero": 1})["torchtitan"]
+    assert "data_parallel_shard_degree 8" in first.text and "ZeRO 1" in first.lacks
+
+
+def test_flags_of_what_would_not_fit_are_not_written():
+    """nanotron has no ZeRO 3: where the same does not fit with ZeRO 1, the next that does is written."""
+    small = {**LAYOUTS[1], "parallel.micro_batch": 1}
+    room = 1.3 * _held_gb(small, "nanotron")
+    assert _held_gb({"parallel.data": 8, "parallel.zero": 1}, "nanotron") > room
+    first = Row({"parallel.data": 8, "parallel.zero": 3}, "8xH100-SXM", usable_gb=room)
+    split = Row(small, "8xH100-SXM", usable_gb=room)
+    found = {one.framework: one for one in flags(MODEL, first, "t", [first, split])}["nanotron"]
+    assert found.text == written(small)["nanotron"].text and not found.lacks
+    assert "would need" in found.note and "the best that it can run: dp 2, tp 4" in found.note
+    alone = {one.framework: one for one in flags(MODEL, first, "t", [first])}["nanotron"]
+    assert alone.text == "" and alone.note.startswith("would not fit")
+
+
+def test_zero_2_that_megatron_writes_as_1_is_left_out_where_that_does_not_fit():
+    row = Row({"parallel.data": 8, "parallel.zero": 2}, "8xH100-SXM")
+    room = _held_gb({"parallel.data": 8, "parallel.zero": 1}, "megatron") - 0.1
+    found = {one.framework: one for one in flags(MODEL, replace(row, usable_gb=room))}
+    assert found["Megatron-LM"].text == "" and "would not fit" in found["Megatron-LM"].note
+
+
+def test_a_dlrm_has_no_such_flags():
+    assert flags(DLRM, Row({}, "4xV100-SXM2")) == []
