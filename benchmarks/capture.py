@@ -27,7 +27,9 @@ def main(names: list[str]) -> int:
         if names and script.name not in names:
             continue
         for world, platform in WORLDS.items():
-            capturing = Capturing(request(load_platform(platform).spec, str(script), world=world))
+            spec = load_platform(platform).spec
+            asked = request(spec.gpu, str(script), world=world, per_node=spec.gpus_per_node)
+            capturing = Capturing(asked)
             started = time.perf_counter()
             try:
                 step = capturing.step(script.name, [0])

@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from stepsight.capturing.ranks import Capturing
-from stepsight.capturing.request import Assumptions, Request
+from stepsight.capturing.request import Assumptions, FakeGpu, Request
 from stepsight.capturing.step import CapturedStep, decode, encode
 from stepsight.cli import cli
 from stepsight.errors import InputError, ScriptFailedError, StepsightError
 from tests.capturing import scripts_for_tests as scripts
 
 pytest.importorskip("torch")
+A100 = FakeGpu("A100", (8, 0), 40 << 30, 108, 40 << 20)
 
 
 def captured(tmp_path: Path, text: str, *, world: int = 1, **changes: object) -> CapturedStep:
     script = tmp_path / "train.py"
     script.write_text(text)
-    request = Request(str(script), [], "", 0, world, 8, "A100", (8, 0), 40 << 30, 108, 40 << 20)
-    for name, value in changes.items():
-        setattr(request, name, value)
-    return Capturing(request).step("train.py")
+    request = Request(str(script), [], A100, world, 8)
+    return Capturing(replace(request, **changes)).step("train.py")
 
 
 def families(step: CapturedStep, program: int = 0) -> Counter[tuple[str, str]]:

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from stepsight.capturing.calls import Facts  # noqa: E402
-from stepsight.capturing.results import as_on_gpu  # noqa: E402
+from stepsight.capturing.recorder import as_on_gpu  # noqa: E402
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepsight.capturing.ranks import Capturing
-from stepsight.capturing.request import Request
+from stepsight.capturing.request import FakeGpu, Request
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict_captured
 
@@ -25,7 +25,7 @@ MOST = 0.05
 def test_every_kind_of_model_is_captured_and_its_operators_have_models() -> None:
     """One step that trains all the kinds whose libraries are installed."""
     kinds = [kind for kind, library in NEEDS.items() if find_spec(library)]
-    request = Request(str(SCRIPT), kinds, "", 0, 1, 8, "H100", (9, 0), 80 << 30, 132, 50 << 20)
+    request = Request(str(SCRIPT), kinds, FakeGpu("H100", (9, 0), 80 << 30, 132, 50 << 20), 1, 8)
     step = Capturing(request).step("kinds.py")
     assert not step.guessed
     made = predict_captured(step, load_platform("1xH100-SXM"))

@@ -1,4 +1,4 @@
-"""What cannot be captured is refused in one line; a machine without the device guard uses the fallback."""
+"""What cannot be captured is refused in one line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from stepsight.capturing import ranks
-from stepsight.capturing.ranks import UnavailableError
-from stepsight.capturing.request import Answer, Request
 from stepsight.capturing.supported import explained
 from stepsight.errors import StepsightError
 from tests.capturing import scripts_for_tests as scripts
-from tests.capturing.test_capture import captured, families
+from tests.capturing.test_capture import captured
 
 pytest.importorskip("torch")
 
@@ -60,38 +58,11 @@ def test_a_kernel_that_needs_values_is_named() -> None:
     assert explained(ValueError("a script's own mistake")) == ""
 
 
-def test_without_a_device_guard_the_step_is_the_same(tmp_path: Path) -> None:
-    script = HEAD + "model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()" + TAIL
-    guarded, told = captured(tmp_path, script), captured(tmp_path, script, guard=False)
-    assert families(guarded) == families(told)
-    assert any("without a device guard" in note for note in told.notes)
-    assert told.memory == guarded.memory
-
-
-def test_without_a_device_guard_autocast_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StepsightError, match="autocast does nothing without it"):
-        captured(tmp_path, scripts.MIXED_PRECISION, guard=False)
-
-
-def test_where_neither_works_a_trace_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[bool] = []
-
-    def fails(request: Request, rank: int) -> Answer:
-        tried.append(request.guard)
-        raise UnavailableError("no guard here; record a trace on a GPU instead")
-
-    monkeypatch.setattr(ranks, "_captured_in_process", fails)
-    with pytest.raises(UnavailableError, match="record a trace"):
-        captured(tmp_path, scripts.MIXED_PRECISION)
-    assert tried == [True, False]
-
-
-def test_a_torch_without_what_is_needed_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stepsight.capturing import supported
-
-    assert supported.missing() == []
-    monkeypatch.setattr(supported, "NEEDED", ("Tag.pointwise", "Tag.nowhere"))
-    assert supported.missing() == ["torch.Tag.nowhere"]
+def test_where_the_fake_gpu_cannot_be_set_up_a_trace_is_asked_for(tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    answer.write_text('{"stage": "starting"}')
+    with pytest.raises(StepsightError, match=r"SIGSEGV.*record a trace"):
+        ranks.answer_of(answer, -11)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from stepsight.capturing.request import Request
 from stepsight.capturing.step import CapturedStep
 from stepsight.program.job import RankProgram
 from stepsight.workload.files import Workload, load_workload
+from tests.capturing.test_capture import A100
 
 pytest.importorskip("torch")
 
@@ -30,9 +31,7 @@ def captured(name: str, changes: list[str]) -> tuple[CapturedStep, Workload]:
     arguments = [str(EXAMPLES / name), *changes]
     workload = load_workload(EXAMPLES / name, changes)
     script = Path(__file__).with_name("toml_step.py")
-    request = Request(
-        str(script), arguments, "", 0, workload.ranks, 8, "A100", (8, 0), 40 << 30, 108, 40 << 20
-    )
+    request = Request(str(script), arguments, A100, workload.ranks, 8)
     step = Capturing(request).step(name, [0])
     assert not step.guessed
     return step, workload

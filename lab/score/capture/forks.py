@@ -96,7 +96,7 @@ def _fork(one: Wanted, folder: Path) -> int:
 
 
 def _worker(one: Wanted, files: Path, parent: int) -> int:
-    from stepsight.capturing.worker import Worker
+    from stepsight.capturing.worker import run
     from stepsight.processes import end_with_parent
 
     end_with_parent(parent)
@@ -104,7 +104,7 @@ def _worker(one: Wanted, files: Path, parent: int) -> int:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     answer = str(files.with_suffix(".json"))
-    return Worker(msgspec.structs.replace(one.request, answer=answer, parent=parent)).run()
+    return run(msgspec.structs.replace(one.request, answer=answer, parent=parent))
 
 
 def _outcome(one: Wanted, files: Path, code: int) -> Outcome:

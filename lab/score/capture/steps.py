@@ -94,8 +94,9 @@ def _request(row: MeasuredStep, configs: Path | None) -> Request:
     if configs is not None and row.file == "models_h100":
         asked = {**asked, "configs": str(configs.resolve())}
     arguments = [msgspec.json.encode(asked).decode()]
+    spec = _platform(row.platform).spec
     return request(
-        _platform(row.platform).spec, row.script, arguments, world=row.ranks, module=True,
+        spec.gpu, row.script, arguments, world=row.ranks, per_node=spec.gpus_per_node, module=True,
         warmup=row.warmup, steps=row.steps, assume=[f"torch={row.torch}"] if row.torch else (),
     )  # fmt: skip
 

@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from stepsight.capturing.ranks import Capturing
-from stepsight.capturing.request import Assumptions, Request, gpu_request, request
+from stepsight.capturing.request import Assumptions, Request, request
 from stepsight.capturing.step import CapturedStep
-from stepsight.capturing.worker import answer_from, settings_of
 from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.gpus import load_gpu
 from stepsight.platform.load import Platform, load_platform
@@ -41,8 +40,8 @@ def capture(
         listed = ",".join(map(str, ranks))
         raise InputError(f"--ranks {listed}", f"ranks go from 0 to {size - 1}", "leave the others out")
     asked = request(
-        chosen.spec, str(script), arguments, world=size, module=module, warmup=warmup, steps=steps,
-        assume=assume,
+        chosen.spec.gpu, str(script), arguments, world=size, per_node=chosen.spec.gpus_per_node,
+        module=module, warmup=warmup, steps=steps, assume=assume,
     )  # fmt: skip
     return Capturing(asked, progress, batch=batch or 0).step(path.name, ranks)
 
@@ -64,7 +63,7 @@ class CapturedBlock:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.settings = settings_of(self.request)
+        Assumptions.read(request.assume)
         self._step: CapturedStep | None = None
 
     @property
@@ -80,7 +79,7 @@ class CapturedBlock:
 
         if _sessions:
             raise StepsightError("this process has captured before; start a new one for another capture")
-        self.session = Session(self.settings)
+        self.session = Session(self.request)
         _sessions.append(self.session)
         self.session.__enter__()
         return self
@@ -92,8 +91,8 @@ class CapturedBlock:
 
         self.session.__exit__(kind, error, trace)
         if self.session.captured is not None:
-            answer = answer_from(self.request, self.session)
-            self._step = Capturing(self.request, answers={0: answer}).step(self.request.script, [0])
+            answers = {0: self.session.captured}
+            self._step = Capturing(self.request, answers=answers).step(self.request.script, [0])
         return isinstance(error, StepsRecordedError)
 
 
@@ -104,7 +103,7 @@ def capture_block(
     """A context whose block is captured as rank 0 of ``world`` ranks on this GPU."""
     assumed = [f"{name}={value}" for name, value in (assume or {}).items()]
     return CapturedBlock(
-        gpu_request(
+        request(
             load_gpu(gpu), "captured block", world=world, per_node=per_node, warmup=warmup, steps=steps,
             assume=assumed,
         )

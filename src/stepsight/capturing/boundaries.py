@@ -35,14 +35,13 @@ class StepBoundaries:
     ) -> None:
         self.begin, self.end = begin, end
         self.warmup, self.wanted = warmup, steps
-        self.counts: Counter[int] = Counter()
+        self.counts: Counter[Any] = Counter()
+        """Steps of each optimizer."""
         self.recorded = 0
         self.done = False
-        self.optimizers: dict[int, Any] = {}
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         """Optimizers that exist; one that has not stepped yet is waited for."""
-        self._boundary: int | None = None
-        self._since = 0
+        self._boundary: Any = None
 
     @property
     def seen(self) -> int:
@@ -53,21 +52,17 @@ class StepBoundaries:
         """An optimizer finished a step."""
         if self.done:
             return
-        key = id(optimizer)
-        new = key not in self.counts
-        self.counts[key] += 1
-        self.optimizers[key] = optimizer
+        new = optimizer not in self.counts
+        self.counts[optimizer] += 1
         if self._boundary is not None and new:  # another optimizer: start over with both known
-            self._boundary = None
-            self.recorded = self._since = 0
+            self._boundary, self.recorded = None, 0
         if self._boundary is None:
-            awaited = [o for o in self.made if id(o) not in self.counts] if self.seen < PATIENCE else []
-            least = min(self.counts.values())
-            if not awaited and self.counts[key] == least and self.counts[key] >= self.warmup:
-                self._boundary = key
+            awaited = self.seen < PATIENCE and any(o not in self.counts for o in self.made)
+            if not awaited and self.counts[optimizer] == min(self.counts.values()) >= self.warmup:
+                self._boundary = optimizer
                 self.begin()
             return
-        if key != self._boundary:
+        if optimizer is not self._boundary:
             return
         self.recorded += 1
         if self.recorded < self.wanted:

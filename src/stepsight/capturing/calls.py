@@ -86,7 +86,6 @@ class StepRecords:
     records: list[Record] = field(default_factory=list)
     operators: dict[int, HostOperator] = field(default_factory=dict)
     silent: list[HostOperator] = field(default_factory=list)
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 DTYPES = {
@@ -142,8 +141,8 @@ class Facts:
         shape = tuple(int(s) for s in t.shape)
         return TensorFact(shape, DTYPES.get(t.dtype, "fp32"), strides, device, number, offset)
 
-    def call(self, func: Any, args: Any, kwargs: Any, outputs: Any, node: str) -> AtenCall:
-        """``func`` is the operator overload that was dispatched."""
+    def call(self, func: Any, args: Any, kwargs: Any, node: str) -> AtenCall:
+        """``func`` is the operator overload that was dispatched; its outputs come later."""
         schema = func._schema
         arguments: dict[str, Any] = {}
         for i, argument in enumerate(schema.arguments):
@@ -155,9 +154,8 @@ class Facts:
                 arguments[argument.name] = argument.default_value
         namespace, name = schema.name.split("::")
         inputs = tuple(_facts_in(arguments.values()))
-        made = tuple(self.tensor(t) for t in tensors_in(outputs))
         return AtenCall(
-            name, inputs, made, arguments, func._overloadname, namespace, self._is_pointwise(func), node
+            name, inputs, (), arguments, func._overloadname, namespace, self._is_pointwise(func), node
         )
 
     def _plain(self, value: Any) -> Any:

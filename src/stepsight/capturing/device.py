@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from stepsight.capturing import streams
+from stepsight.capturing.request import FakeGpu
+from stepsight.program.allocator import CachingAllocator
 
 CUDA = torch.device("cuda", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class FakeGpu:
-    """The GPU that torch.cuda describes to the script. ``count`` are those of one node."""
-
-    name: str
-    capability: tuple[int, int]
-    memory_bytes: int
-    multiprocessors: int
-    l2_bytes: int = 40 << 20
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFigures:
-    """What the allocator's functions answer, in bytes."""
-
-    active: Callable[[], int]
-    peak_active: Callable[[], int]
-    reserved: Callable[[], int]
-    peak_reserved: Callable[[], int]
-    reset_peak: Callable[[], None]
-    empty_cache: Callable[[], None]
-
-
-def install_device(gpu: FakeGpu, memory: MemoryFigures) -> None:
-    """Make torch.cuda answer as a machine with these GPUs would."""
+def install_device(gpu: FakeGpu, count: int, allocator: CachingAllocator) -> None:
+    """Make torch.cuda answer as a machine with ``count`` such GPUs would."""
     _install_streams()
-    _install_properties(gpu)
-    _install_memory(gpu, memory)
-    _install_quiet(gpu)
-    _install_accelerator(gpu)
+    _install_properties(gpu, count)
+    _install_memory(gpu, allocator)
+    _install_quiet(count)
+    _install_accelerator(count)
 
 
 def _set(module: Any, **values: Any) -> None:
@@ -66,7 +42,7 @@ def _install_streams() -> None:
     torch.cuda.streams.Stream, torch.cuda.streams.Event = streams.Stream, streams.Event
 
 
-def _install_properties(gpu: FakeGpu) -> None:
+def _install_properties(gpu: FakeGpu, count: int) -> None:
     major, minor = gpu.capability
     properties = types.SimpleNamespace(
         name=gpu.name, major=major, minor=minor, total_memory=gpu.memory_bytes,
@@ -78,7 +54,7 @@ def _install_properties(gpu: FakeGpu) -> None:
     _set(
         torch.cuda, is_available=lambda: True, is_initialized=lambda: True, _is_compiled=lambda: True,
         _lazy_init=lambda: None, init=lambda: None, _lazy_call=lambda *_, **__: None,
-        device_count=lambda: gpu.count, _device_count_nvml=lambda: gpu.count, current_device=lambda: 0,
+        device_count=lambda: count, _device_count_nvml=lambda: count, current_device=lambda: 0,
         set_device=lambda device: None, get_device_properties=lambda *_: properties,
         get_device_name=lambda *_: gpu.name, get_device_capability=lambda *_: gpu.capability,
         get_arch_list=lambda: [f"sm_{major}{minor}"], can_device_access_peer=lambda *_: True,
@@ -107,34 +83,33 @@ def _device_context() -> type:
     return Device
 
 
-def _install_memory(gpu: FakeGpu, memory: MemoryFigures) -> None:
-    def stats(*_: Any, **__: Any) -> dict[str, Any]:
+def _install_memory(gpu: FakeGpu, memory: CachingAllocator) -> None:
+    def stats(*_: Any, **__: Any) -> dict[str, int]:
+        active = {"current": memory.active_bytes, "peak": memory.peak_active_bytes}
+        reserved = {"current": memory.reserved_bytes, "peak": memory.peak_reserved_bytes}
+        kinds = {"allocated": active, "active": active, "reserved": reserved}
         figures = {
-            "allocated_bytes.all.current": memory.active(), "allocated_bytes.all.peak": memory.peak_active(),
-            "active_bytes.all.current": memory.active(), "active_bytes.all.peak": memory.peak_active(),
-            "reserved_bytes.all.current": memory.reserved(),
-            "reserved_bytes.all.peak": memory.peak_reserved(),
-            "num_alloc_retries": 0, "num_ooms": 0,
-        }  # fmt: skip
-        return figures
+            f"{k}_bytes.all.{when}": size for k, sizes in kinds.items() for when, size in sizes.items()
+        }
+        return {**figures, "num_alloc_retries": 0, "num_ooms": 0}
 
     for owner in (torch.cuda, torch.cuda.memory):
         _set(
-            owner, memory_allocated=lambda *_: memory.active(),
-            max_memory_allocated=lambda *_: memory.peak_active(),
-            memory_reserved=lambda *_: memory.reserved(), memory_cached=lambda *_: memory.reserved(),
-            max_memory_reserved=lambda *_: memory.peak_reserved(),
-            max_memory_cached=lambda *_: memory.peak_reserved(),
-            mem_get_info=lambda *_: (max(gpu.memory_bytes - memory.reserved(), 0), gpu.memory_bytes),
+            owner, memory_allocated=lambda *_: memory.active_bytes,
+            max_memory_allocated=lambda *_: memory.peak_active_bytes,
+            memory_reserved=lambda *_: memory.reserved_bytes, memory_cached=lambda *_: memory.reserved_bytes,
+            max_memory_reserved=lambda *_: memory.peak_reserved_bytes,
+            max_memory_cached=lambda *_: memory.peak_reserved_bytes,
+            mem_get_info=lambda *_: (max(gpu.memory_bytes - memory.reserved_bytes, 0), gpu.memory_bytes),
             memory_stats=stats, memory_summary=lambda *_, **__: "", memory_snapshot=lambda *_, **__: [],
-            reset_peak_memory_stats=lambda *_: memory.reset_peak(),
-            reset_max_memory_allocated=lambda *_: memory.reset_peak(),
+            reset_peak_memory_stats=lambda *_: memory.reset_peaks(),
+            reset_max_memory_allocated=lambda *_: memory.reset_peaks(),
             reset_accumulated_memory_stats=lambda *_: None, empty_cache=lambda *_: memory.empty_cache(),
             set_per_process_memory_fraction=lambda *_: None, list_gpu_processes=lambda *_: "",
         )  # fmt: skip
 
 
-def _install_quiet(gpu: FakeGpu) -> None:
+def _install_quiet(count: int) -> None:
     """Random state, communicator, profiler ranges: nothing to do, or the CPU's answer."""
 
     def state(*_: Any) -> torch.Tensor:
@@ -145,7 +120,7 @@ def _install_quiet(gpu: FakeGpu) -> None:
             owner, manual_seed=lambda *_: None, manual_seed_all=lambda *_: None, seed=lambda: None,
             seed_all=lambda: None, initial_seed=lambda: 0, set_rng_state=lambda *_, **__: None,
             set_rng_state_all=lambda *_, **__: None, get_rng_state=state,
-            get_rng_state_all=lambda: [state() for _ in range(gpu.count)],
+            get_rng_state_all=lambda: [state() for _ in range(count)],
         )  # fmt: skip
     _set(torch.cuda, ipc_collect=lambda: None, utilization=lambda *_: 0, temperature=lambda *_: 0,
          power_draw=lambda *_: 0, clock_rate=lambda *_: 0, memory_usage=lambda *_: 0)  # fmt: skip
@@ -155,7 +130,7 @@ def _install_quiet(gpu: FakeGpu) -> None:
         range_end=lambda *_: None, range=lambda *_, **__: contextlib.nullcontext(),
     )  # fmt: skip
     torch.cuda.nvtx = nothing
-    torch._C._cuda_getDeviceCount = lambda: gpu.count
+    torch._C._cuda_getDeviceCount = lambda: count
     absent: dict[str, Any] = {
         "_cuda_getCurrentRawStream": lambda *_: 0, "_cuda_resetPeakMemoryStats": lambda *_: None,
         "_cuda_clearCublasWorkspaces": lambda: None, "_cuda_emptyCache": lambda: None,
@@ -172,13 +147,13 @@ def _install_quiet(gpu: FakeGpu) -> None:
     torch.backends.cuda.is_built = lambda: True
 
 
-def _install_accelerator(gpu: FakeGpu) -> None:
+def _install_accelerator(count: int) -> None:
     torch._C._get_accelerator = lambda *_: torch.device("cuda")
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is not None:
         _set(
-            accelerator, is_available=lambda: True, device_count=lambda: gpu.count,
+            accelerator, is_available=lambda: True, device_count=lambda: count,
             current_accelerator=lambda *_, **__: torch.device("cuda"), synchronize=streams.synchronize,
             current_device_index=lambda: 0, current_device_idx=lambda: 0, set_device_index=lambda *_: None,
             set_device_idx=lambda *_: None, current_stream=streams.current_stream,

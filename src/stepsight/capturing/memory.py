@@ -5,22 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from stepsight.capturing.step import RankMemoryUse
 from stepsight.program.allocator import CachingAllocator
-
-
-@dataclass(slots=True)
-class Peak:
-    """The fullest moment: bytes by what holds them, and the call during which it came."""
-
-    active_bytes: int = 0
-    call: int = -1
-    parts_bytes: dict[str, int] | None = None
 
 
 class Liveness:
@@ -29,60 +20,47 @@ class Liveness:
     def __init__(self, allocator: CachingAllocator) -> None:
         self.allocator = allocator
         self.calls = 0
-        self.peak = Peak()
-        self.kind_of: Callable[[int], str] | None = None
+        self.peak_bytes, self.peak_call = 0, -1
         self._numbers = itertools.count(1)
         self._known: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
-        self._sizes: dict[int, int] = {}
-        self.made_at: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
+        """Storage number → bytes, of those that live."""
         self.before_step: frozenset[int] = frozenset()
 
     def number(self, tensor: torch.Tensor) -> int:
         """The storage's number; -1 where a tensor has none or is not on the GPU."""
-        try:
-            storage = tensor.untyped_storage()
-        except (RuntimeError, NotImplementedError):
-            return -1
-        known = self._known.get(storage._cdata)
+        storage = _storage(tensor)
+        known = self._known.get(storage._cdata) if storage is not None else None
         return known[0] if known else -1
 
     def seen(self, tensor: torch.Tensor, stream: int) -> None:
         """A result of a call: new memory, or memory already known."""
-        try:
-            storage = tensor.untyped_storage()
-        except (RuntimeError, NotImplementedError):
+        storage = _storage(tensor)
+        if storage is None:
             return
         key = storage._cdata
         if key in self._known:
-            number = self._known[key][0]
-            if storage.nbytes() != self._sizes.get(number):
-                self._resized(number, storage.nbytes(), stream)
+            self.resized(tensor, stream)
             return
         number = next(self._numbers)
 
         def dropped(_: object, key: int = key, number: int = number) -> None:
             self._known.pop(key, None)
-            self._sizes.pop(number, None)
-            self.made_at.pop(number, None)
+            self.sizes.pop(number, None)
             self.allocator.free(number)
 
         self._known[key] = (number, weakref.ref(storage, dropped))
-        self._sizes[number] = storage.nbytes()
-        self.made_at[number] = self.calls
+        self.sizes[number] = storage.nbytes()
         self._allocate(number, storage.nbytes(), stream)
 
     def resized(self, tensor: torch.Tensor, stream: int) -> None:
         """Its storage may have been resized (FSDP frees and refills storages that way)."""
         number = self.number(tensor)
-        if number >= 0:
-            size = tensor.untyped_storage().nbytes()
-            if size != self._sizes.get(number):
-                self._resized(number, size, stream)
-
-    def _resized(self, number: int, size: int, stream: int) -> None:
-        self.allocator.free(number)
-        self._sizes[number] = size
-        self._allocate(number, size, stream)
+        size = tensor.untyped_storage().nbytes() if number >= 0 else None
+        if size is not None and size != self.sizes.get(number):
+            self.allocator.free(number)
+            self.sizes[number] = size
+            self._allocate(number, size, stream)
 
     def passing(self, size: int, stream: int) -> None:
         """Memory that a kernel takes and gives back within one call."""
@@ -97,19 +75,23 @@ class Liveness:
 
     def _allocate(self, number: int, size: int, stream: int) -> None:
         self.allocator.allocate(number, size, stream)
-        if self.allocator.active_bytes > self.peak.active_bytes:
-            self.peak.active_bytes, self.peak.call = self.allocator.active_bytes, self.calls
+        if self.allocator.active_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_call = self.allocator.active_bytes, self.calls
 
     def start_step(self) -> None:
         """Peaks from here on; the call count restarts."""
         self.allocator.reset_peaks()
         self.calls = 0
-        self.before_step = frozenset(self._sizes)
-        self.peak = Peak(self.allocator.active_bytes)
+        self.before_step = frozenset(self.sizes)
+        self.peak_bytes, self.peak_call = self.allocator.active_bytes, -1
 
-    def alive(self) -> dict[int, int]:
-        """Storage number → bytes."""
-        return dict(self._sizes)
+
+def _storage(tensor: torch.Tensor) -> Any:
+    """A tensor's memory; None where it has none."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 MIB = 1 << 20
@@ -159,22 +141,11 @@ class Workspaces:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """Peaks during the step, in bytes as the caching allocator counts them; ``parts_bytes`` add up to the
-    active peak. ``excess_bytes`` is what was asked for beyond the GPU's memory."""
-
-    peak_active_bytes: int
-    peak_reserved_bytes: int
-    parts_bytes: dict[str, int]
-    peak_operator: str
-    excess_bytes: int
-
-
-def memory_use(liveness: Liveness, optimizers: Iterable[Any], operators: Sequence[str]) -> MemoryUse:
+def memory_use(
+    rank: int, liveness: Liveness, optimizers: Iterable[Any], operators: Sequence[str]
+) -> RankMemoryUse:
     """At the end of a step, when parameters, gradients and optimizer states are all there."""
-    allocator = liveness.allocator
-    alive = liveness.alive()
+    alive = liveness.sizes
     parts = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0)
     seen: set[int] = set()
     for kind, tensor in _held(optimizers):
@@ -185,16 +156,11 @@ def memory_use(liveness: Liveness, optimizers: Iterable[Any], operators: Sequenc
     lasting = sum(size for number, size in alive.items() if number in liveness.before_step - seen)
     if lasting:
         parts["other_persistent"] = lasting
-    peak = allocator.peak_active_bytes
+    peak = liveness.allocator.peak_active_bytes
     parts["activations_and_temporaries"] = max(peak - sum(parts.values()), 0)
-    return MemoryUse(
-        peak, allocator.peak_reserved_bytes, parts, _at(liveness.peak.call, operators), allocator.excess_bytes
-    )
-
-
-def _at(call: int, operators: Sequence[str]) -> str:
-    """The call at the peak; calls are counted from one."""
-    return operators[call - 1] if 0 < call <= len(operators) else ""
+    call = liveness.peak_call  # counted from one
+    at = operators[call - 1] if 0 < call <= len(operators) else ""
+    return RankMemoryUse(rank, peak, liveness.allocator.peak_reserved_bytes, parts, at)
 
 
 def _held(optimizers: Iterable[Any]) -> Iterator[tuple[str, torch.Tensor]]:

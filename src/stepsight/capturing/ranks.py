@@ -54,7 +54,7 @@ class Capturing:
         shown = -1
         while True:
             self.progress(f"capturing rank {rank} of {self.request.world}")
-            answer = self._answered(rank)
+            answer = _captured_in_process(self.request, rank)
             if answer.stage != "needs" or answer.needs in waiting:
                 return answer
             other = self._with_needs(answer.needs, (*waiting, rank))
@@ -65,17 +65,6 @@ class Capturing:
                 raise StepsightError(f"ranks {rank} and {answer.needs} wait for each other's values")
             shown = now
 
-    def _answered(self, rank: int) -> Answer:
-        """Once more without the device guard where this machine does not let it be installed."""
-        try:
-            return _captured_in_process(self.request, rank)
-        except UnavailableError as error:
-            if not self.request.guard:
-                raise
-            self.progress(f"{error}; trying without a device guard")
-            self.request = msgspec.structs.replace(self.request, guard=False)
-            return _captured_in_process(self.request, rank)
-
     def step(self, name: str, ranks: Sequence[int] | None = None) -> CapturedStep:
         """The whole job. ``ranks`` names those to capture; None finds them."""
         with tempfile.TemporaryDirectory(prefix="stepsight-exchange-") as folder:
@@ -85,7 +74,7 @@ class Capturing:
     def _captured(self, name: str, ranks: Sequence[int] | None) -> CapturedStep:
         first = self.rank(0 if ranks is None or not ranks else ranks[0])
         world = self.request.world
-        found = families([(d, tuple(g)) for d, g in first.groups], world)
+        found = families(first.groups, world)
         if ranks is None:
             self._find_distinct(found)
         else:
@@ -133,7 +122,7 @@ class Capturing:
             listed = ", ".join(str(r) for r in sorted(self.answers))
             notes.append(f"captured ranks {listed} of {world}: {len(programs)} distinct program(s)")
         return CapturedStep(
-            name, self.request.gpu_name, Job(tuple(programs), order, groups), memory, self.request.steps,
+            name, self.request.gpu.name, Job(tuple(programs), order, groups), memory, self.request.steps,
             _most(a.guessed for a in answers), _most(a.assumed for a in answers), tuple(notes),
             answers[0].torch, self._samples(answers[0], found),
         )  # fmt: skip
@@ -221,10 +210,6 @@ def _captured_in_process(request: Request, rank: int) -> Answer:
         return answer_of(answer, code, out_of_memory=_out_of_memory_kills() > killed)
 
 
-class UnavailableError(StepsightError):
-    """The fake GPU could not be set up on this machine with this torch."""
-
-
 def answer_of(path: Path, code: int, *, out_of_memory: bool = False) -> Answer:
     """The process's answer, or the error that its end means."""
     try:
@@ -235,13 +220,11 @@ def answer_of(path: Path, code: int, *, out_of_memory: bool = False) -> Answer:
         return answer
     if answer.stage == "failed":
         raise ScriptFailedError(code, answer.problem)
-    if answer.stage == "refused":
-        raise UnavailableError(answer.problem)
-    if answer.stage in ("unsupported", "no step"):
+    if answer.stage in ("refused", "unsupported", "no step"):
         raise StepsightError(answer.problem)
     if answer.stage == "starting" and code < 0:
         name = signal.Signals(-code).name
-        raise UnavailableError(f"the fake GPU could not be set up ({name}); {RECORD}")
+        raise StepsightError(f"the fake GPU could not be set up ({name}); {RECORD}")
     raise StepsightError(_ended(code, out_of_memory))
 
 

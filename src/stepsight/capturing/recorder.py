@@ -1,4 +1,9 @@
-"""The dispatch mode: CPU tensors are real, CUDA tensors have sizes and no data, calls are written down."""
+"""The dispatch mode: CPU tensors are real, CUDA tensors have sizes and no data, calls are written down.
+
+Results are as a GPU leaves them where torch's fake tensors do not say: memory formats of convolutions (a
+torch without cuDNN makes every result contiguous), and operators that cannot run without data: a loss or an
+operator of an extension may have a kernel for the CPU and no rule for sizes; its result is thrown away.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,9 +38,9 @@ from stepsight.capturing.calls import (
 )
 from stepsight.capturing.device import CUDA
 from stepsight.capturing.memory import Liveness, Workspaces
-from stepsight.capturing.results import MIXED, as_on_gpu, by_rule, tried_on_cpu
 from stepsight.capturing.tensors import on_gpu, only_gpu
-from stepsight.capturing.values import Values, follow_checks, follow_routing, followed
+from stepsight.capturing.values import Values, follow_masks, followed
+from stepsight.program.aten.images import is_channels_last
 
 LARGE_BYTES = 1 << 20
 """Parameters on the CPU from this size on have no data either, so that large models build without memory."""
@@ -112,10 +118,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.facts = Facts(liveness.number)
         self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
         """Called with functional collectives: (recorder, operator, arguments, keywords, result)."""
-        self.device_for_cpp: Callable[[Any], torch.device] = _device_of
-        """What C++ hears about a tensor's device."""
-        self.meant: Callable[[Any], Any] = lambda kwargs: kwargs or {}
-        """A call's keywords, the device being the one that is meant."""
         self.recording = False
         self.regions = CompiledRegions()
         self.gpu_calls = 0
@@ -154,13 +156,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     # Dispatch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = self.meant(kwargs)
+        kwargs = kwargs or {}
         if os.getpid() != self._process:  # a data loader's worker: it has no GPU
             return func(*args, **kwargs)
         if any(t is not FakeTensor and _unwraps_itself(t) for t in types):
             return NotImplemented  # a DTensor and its like: what it holds comes here afterwards
         if func is _DEVICE:
-            return self.device_for_cpp(args[0])
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
         name = func._schema.name.partition("::")[2]
         if name in _QUERIES:
             with self.fake:
@@ -232,29 +234,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         cpu_only = all(not _is_cuda(t) for t in tensors) and not on_gpu(kwargs.get("device"))
         if cpu_only or not self.recording:
             out = self._run(func, name, args, kwargs, tensors)
-            self._account(func, name, args, out, None if cpu_only else func)
+            self._account(name, args, out, on_gpu_call=not cpu_only)
             return out
         mark = self._new_mark()
         node = torch._C._current_autograd_node()
-        before = self.facts.call(func, args, kwargs, (), node.name() if node is not None else "")
+        before = self.facts.call(func, args, kwargs, node.name() if node is not None else "")
         with torch._C._profiler._RecordFunctionFast(f"{MARK}{mark}"):
             out = self._run(func, name, args, kwargs, tensors)
-        self._account(func, name, args, out, func)
-        made = tuple(self.facts.tensor(t) for t in tensors_in(out))
-        call = type(before)(
-            before.name, before.inputs, made, before.arguments, before.overload, before.namespace,
-            before.pointwise, before.node,
-        )  # fmt: skip
-        graph = self.regions.graph(node)
-        stream = streams.current_stream().stream_id
-        record = CallRecord(mark, call, stream, graph, graph in self.regions.cuda_graphs)
-        self.records.append(record)
+        self._account(name, args, out, on_gpu_call=True)
+        call = replace(before, outputs=tuple(self.facts.tensor(t) for t in tensors_in(out)))
+        graph, stream = self.regions.graph(node), streams.current_stream().stream_id
+        self.records.append(CallRecord(mark, call, stream, graph, graph in self.regions.cuda_graphs))
         return out
 
-    def _account(self, func: Any, name: str, args: Any, out: Any, on_gpu_call: Any) -> None:
+    def _account(self, name: str, args: Any, out: Any, *, on_gpu_call: bool) -> None:
         """Memory that the call's results, and the library under it, take."""
         stream = streams.current_stream().stream_id
-        if on_gpu_call is not None:
+        if on_gpu_call:
             self.gpu_calls += 1
             self.liveness.calls += 1
             for size in self.workspaces.kept(name, stream):
@@ -266,7 +262,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             for t in tensors_in(args):
                 if _is_cuda(t):
                     self.liveness.resized(t, stream)
-        if on_gpu_call is not None:
+        if on_gpu_call:
             self.liveness.passing(self.workspaces.passing(name, args, out), stream)
 
     def _run(self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
@@ -299,8 +295,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         out = self._without_data(func, args, kwargs)
         with self.fake:
             out = as_on_gpu(name, args, out, self.facts)
-        follow_routing(name, args, out)
-        follow_checks(name, args, out)
+        follow_masks(name, args, out)
         if name == "histc" and computed is None:
             values.counted(args[0], out.numel(), out)
         if computed is not None:
@@ -362,10 +357,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return out
 
 
-def _device_of(t: Any) -> torch.device:
-    return t.fake_device if isinstance(t, FakeTensor) else t.device
-
-
 def _unwraps_itself(kind: Any) -> bool:
     return getattr(kind, "__torch_dispatch__", _NO_DISPATCH) is not _NO_DISPATCH
 
@@ -391,3 +382,80 @@ def _module_being_built(depth: int = 40) -> bool:
 
 
 _BUILDING = frozenset(("__init__", "reset_parameters", "_init_weights", "init_weights", "post_init", "build"))
+
+
+_IMAGE_AND_WEIGHT = {"convolution": (0, 1), "convolution_backward": (1, 2)}
+
+
+def as_on_gpu(name: str, args: Any, out: Any, facts: Facts) -> Any:
+    """Results of a convolution on the GPU, channels_last where the image or the weight is."""
+    places = _IMAGE_AND_WEIGHT.get(name)
+    if places is None or len(args) <= max(places):
+        return out
+    image, weight = (args[place] for place in places)
+    if not isinstance(image, FakeTensor) or image.fake_device.type != "cuda":
+        return out
+    if not any(is_channels_last(facts.tensor(t)) for t in (image, weight)):
+        return out
+    if isinstance(out, torch.Tensor):
+        return _last(out)
+    return tuple(_last(t) for t in out)
+
+
+def _last(t: torch.Tensor | None) -> torch.Tensor | None:
+    return t if t is None or t.dim() != 4 else t.to(memory_format=torch.channels_last)
+
+
+MOST_BYTES = 1 << 28
+"""Larger inputs are not made for this."""
+
+MIXED = frozenset(("aten::_ctc_loss", "aten::_ctc_loss_backward"))
+"""They take lengths from the host together with tensors of the GPU, which torch's fake tensors refuse."""
+
+
+def by_rule(name: str, args: Any) -> Any:
+    """Results of operators that only GPUs have, without data; None without a rule. Runs in fake mode."""
+    if name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"):
+        return False
+    if name == "_thnn_fused_gru_cell":
+        hidden = args[2]
+        return torch.empty_like(hidden), hidden.new_empty(hidden.shape[0], 5 * hidden.shape[1])
+    if name == "_thnn_fused_gru_cell_backward":
+        grad, biases = args[0], args[2]
+        gates = [grad.new_empty(grad.shape[0], 3 * grad.shape[1]) for _ in range(2)]
+        bias = [grad.new_empty(3 * grad.shape[1]) if biases else None for _ in range(2)]
+        return *gates, torch.empty_like(grad), *bias
+    if name == "_cudnn_rnn_backward":
+        data, weights, hidden, cell = args[0], args[1], args[4], args[5]
+        state = None if cell is None else torch.empty_like(cell)
+        return torch.empty_like(data), torch.empty_like(hidden), state, [torch.empty_like(w) for w in weights]
+    if name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
+        return torch.empty_like(args[0])
+    if name in ("batch_norm_stats", "batch_norm_gather_stats_with_counts", "batch_norm_gather_stats"):
+        return tuple(args[0].new_empty(args[0].shape[1], dtype=torch.float32) for _ in range(2))
+    if name == "batch_norm_backward_reduce":
+        weight = args[4]
+        kind = args[2].dtype if weight is None else weight.dtype
+        wide = [args[0].new_empty(args[0].shape[1], dtype=torch.float32) for _ in range(2)]
+        return *wide, *(args[0].new_empty(args[0].shape[1], dtype=kind) for _ in range(2))
+    return None
+
+
+def tried_on_cpu(func: Any, args: Any, kwargs: Any, values: Values) -> Any:
+    """The results on the CPU, or None where there is no such kernel or too much to compute."""
+    if sum(t.numel() * t.element_size() for t in tensors_in(args, kwargs)) > MOST_BYTES:
+        return None
+
+    def real(t: torch.Tensor) -> torch.Tensor:
+        known = values.of(t)
+        if known is not None:
+            return known
+        return torch.zeros(t.shape, dtype=t.dtype)
+
+    given = mapped(dict(kwargs), real)
+    if given.get("device") is not None:
+        given["device"] = torch.device("cpu")
+    try:
+        return func(*mapped(args, real), **given)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+        return None

@@ -7,15 +7,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any
 
 import msgspec
 
 from stepsight.capturing.step import ProgramRow, RankMemoryUse, Samples
 from stepsight.errors import InputError
-from stepsight.hardware.spec import GpuSpec, PlatformSpec
+from stepsight.hardware.spec import GpuSpec
 
 _COMPILE = ("fused", "eager")
+_RANGES = {"mask_share": (0, 1), "distinct_share": (0, 1), "expert_balance": (1, inf), "zipf": (0, inf)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,65 +42,62 @@ class Assumptions:
     @classmethod
     def read(cls, assignments: Iterable[str]) -> Assumptions:
         """From ``name=value`` as the command line gives them."""
-        known = {f.name for f in fields(cls)}
+        known = sorted(f.name for f in fields(cls))
         changed: dict[str, Any] = {}
         for text in assignments:
             name, _, value = text.partition("=")
+            where = f"--assume {text}"
             if name not in known:
-                raise InputError(
-                    f"--assume {text}",
-                    f"no assumption is called {name!r}",
-                    f"one of {', '.join(sorted(known))}",
-                )
-            if name == "compile":
-                if value not in _COMPILE:
-                    raise InputError(f"--assume {text}", f"must be one of {', '.join(_COMPILE)}")
-                changed[name] = value
-                continue
-            if name == "torch":
-                if not re.fullmatch(r"\d+\.\d+(\.\d+)?", value):
-                    raise InputError(f"--assume {text}", "is not a version", "write torch=1.12")
-                changed[name] = value
-                continue
-            try:
-                number = float(value)
-            except ValueError:
-                raise InputError(
-                    f"--assume {text}", "its value is not a number", f"write {name}=0.5"
-                ) from None
-            highest = 1.0 if name.endswith("_share") else float("inf")
-            lowest = 1.0 if name == "expert_balance" else 0.0
-            if not lowest <= number <= highest:
-                raise InputError(f"--assume {text}", f"must lie between {lowest:g} and {highest:g}")
-            changed[name] = number
+                raise InputError(where, f"no assumption is called {name!r}", f"one of {', '.join(known)}")
+            if name == "compile" and value not in _COMPILE:
+                raise InputError(where, f"must be one of {', '.join(_COMPILE)}")
+            if name == "torch" and not re.fullmatch(r"\d+\.\d+(\.\d+)?", value):
+                raise InputError(where, "is not a version", "write torch=1.12")
+            changed[name] = _share(name, value, where) if name in _RANGES else value
         return cls(**changed)
 
 
-class Request(msgspec.Struct, forbid_unknown_fields=True):
-    """Run ``script`` (a file, or a module with ``module``) as ``rank`` of ``world`` and write ``answer``.
+def _share(name: str, text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(where, "its value is not a number", f"write {name}=0.5") from None
+    low, high = _RANGES[name]
+    if not low <= value <= high:
+        raise InputError(where, f"must lie between {low:g} and {high:g}")
+    return value
 
-    ``parent`` is the process that asks; the work ends with it.
-    """
 
-    script: str
-    arguments: list[str]
-    answer: str
-    rank: int
-    world: int
-    per_node: int
-    gpu_name: str
+class FakeGpu(msgspec.Struct, frozen=True):
+    """The GPU that torch.cuda describes to the script."""
+
+    name: str
     capability: tuple[int, int]
     memory_bytes: int
     multiprocessors: int
     l2_bytes: int
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Run ``script`` (a file, or a module with ``module``) as ``rank`` of ``world`` and write ``answer``.
+
+    ``steps`` optimizer steps after ``warmup`` others are recorded as one program. ``exchange`` is the folder
+    in which ranks leave messages for each other. ``parent`` is the process that asks; the work ends with it.
+    """
+
+    script: str
+    arguments: list[str]
+    gpu: FakeGpu
+    world: int
+    per_node: int
     module: bool = False
     warmup: int = 2
     steps: int = 1
     assume: list[str] = []
+    rank: int = 0
+    answer: str = ""
     exchange: str = ""
     parent: int = 0
-    guard: bool = True
-    """Install a device guard; without it C++ sees another device (see gpu.guard)."""
 
 
 class MessageGroup(msgspec.Struct, array_like=True):
@@ -119,9 +118,8 @@ class Answer(msgspec.Struct):
     stage: str
     problem: str = ""
     needs: int = -1
-    rank: int = 0
     program: ProgramRow | None = None
-    groups: list[tuple[str, list[int]]] = []
+    groups: list[tuple[str, tuple[int, ...]]] = []
     messages: list[MessageGroup] = []
     memory: RankMemoryUse | None = None
     guessed: dict[str, int] = {}
@@ -142,22 +140,12 @@ DEFAULT_CAPABILITY = (8, 0)
 
 
 def request(
-    platform: PlatformSpec, script: str, arguments: Sequence[str] = (), *, world: int = 0,
-    module: bool = False, warmup: int = 2, steps: int = 1, assume: Sequence[str] = (),
-) -> Request:  # fmt: skip
-    """Capture a script (or module) for a platform; on all its GPUs unless ``world`` says otherwise."""
-    return gpu_request(
-        platform.gpu, script, arguments, world=world or platform.ranks, per_node=platform.gpus_per_node,
-        module=module, warmup=warmup, steps=steps, assume=assume,
-    )  # fmt: skip
-
-
-def gpu_request(
     gpu: GpuSpec, script: str, arguments: Sequence[str] = (), *, world: int, per_node: int,
     module: bool = False, warmup: int = 2, steps: int = 1, assume: Sequence[str] = (),
 ) -> Request:  # fmt: skip
+    """Capture a script (or module) on ``world`` ranks with a GPU each."""
+    capability = CAPABILITIES.get(gpu.architecture, DEFAULT_CAPABILITY)
+    fake = FakeGpu(gpu.name, capability, int(gpu.memory_bytes), gpu.sms, int(gpu.l2_mb * 2**20))
     return Request(
-        script, list(arguments), "", 0, world, per_node, gpu.name,
-        CAPABILITIES.get(gpu.architecture, DEFAULT_CAPABILITY), int(gpu.memory_bytes), gpu.sms,
-        int(gpu.l2_mb * 2**20), module, warmup, steps, list(assume),
+        script, list(arguments), fake, world, per_node, module, warmup, steps, list(assume)
     )  # fmt: skip

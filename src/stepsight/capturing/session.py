@@ -1,31 +1,37 @@
-"""One process's capture: the fake GPU, the recorder and the process group, put together and taken in turn."""
+"""One process's capture: the fake GPU, the recorder and the process group, put together and taken in turn.
+
+What a script writes, reads and compiles is intercepted here too: saves are left out, loads go to the CPU,
+compiled code runs eagerly.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stepsight.capturing.boundaries import Batches, HostProfile, StepBoundaries
 from stepsight.capturing.calls import CallRecord, StepRecords
-from stepsight.capturing.device import FakeGpu, MemoryFigures, install_device
-from stepsight.capturing.files import intercept
+from stepsight.capturing.device import install_device
+from stepsight.capturing.fusion import fused
 from stepsight.capturing.groups import World, install_groups
-from stepsight.capturing.guard import device_for_cpp, install_guard, install_meta_answer, meant
-from stepsight.capturing.memory import Liveness, MemoryUse, Workspaces, memory_use
+from stepsight.capturing.guard import install_guard
+from stepsight.capturing.memory import Liveness, Workspaces, memory_use
 from stepsight.capturing.operators import (
     install_attention,
     install_libraries,
     install_old_defaults,
     install_operators,
 )
+from stepsight.capturing.program import Lowering, ProgramBuilder, families
 from stepsight.capturing.recorder import Recorder
-from stepsight.capturing.request import Assumptions
-from stepsight.capturing.step import Samples
+from stepsight.capturing.request import Answer, Assumptions, MessageGroup, Request
+from stepsight.capturing.step import encode_program
 from stepsight.capturing.supported import run_self_test
 from stepsight.capturing.tensors import install_modules, install_tensors
 from stepsight.capturing.values import Values, install_checks, install_routing
@@ -39,52 +45,24 @@ COMPILED = (
     "step is an upper bound"
 )
 
-WITHOUT_GUARD = (
-    "captured without a device guard: DistributedDataParallel may copy gradients that a GPU would not"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What to capture. ``steps`` optimizer steps after ``warmup`` others are recorded as one program."""
-
-    gpu: FakeGpu
-    rank: int = 0
-    world: int = 1
-    per_node: int = 8
-    warmup: int = 2
-    steps: int = 1
-    assumptions: Assumptions = field(default_factory=Assumptions)
-    exchange: str = ""
-    guard: bool = True
-
-
-@dataclass(slots=True)
-class Captured:
-    """What one process recorded."""
-
-    step: StepRecords
-    memory: MemoryUse
-    precision: Precision
-    assumed: dict[str, int]
-    groups: list[tuple[str, tuple[int, ...]]]
-    compiled: bool
-    notes: list[str]
-    samples: Samples
-
 
 class Session:
-    """Installs itself into this process's torch; there is no way back but the process's end."""
+    """Installs itself into this process's torch; there is no way back but the process's end.
 
-    def __init__(self, settings: Settings, progress: Callable[[str], None] = lambda text: None) -> None:
-        self.settings, self.progress = settings, progress
-        gpu = settings.gpu
-        self.allocator = CachingAllocator(int(gpu.memory_bytes * USABLE_SHARE - CONTEXT_BYTES))
-        self.liveness = Liveness(self.allocator)
-        self.values = Values(settings.assumptions)
-        self.world = World(settings.rank, settings.world, settings.per_node)
-        (install_guard if settings.guard else install_meta_answer)()
-        install_device(gpu, _figures(self.allocator))
+    ``captured`` is None until a whole step has been recorded.
+    """
+
+    def __init__(self, request: Request, progress: Callable[[str], None] = lambda text: None) -> None:
+        self.request, self.progress = request, progress
+        self.assumptions = Assumptions.read(request.assume)
+        self.captured: Answer | None = None
+        gpu = request.gpu
+        allocator = CachingAllocator(int(gpu.memory_bytes * USABLE_SHARE - CONTEXT_BYTES))
+        self.liveness = Liveness(allocator)
+        self.values = Values(self.assumptions)
+        self.world = World(request.rank, request.world, request.per_node)
+        install_guard()
+        install_device(gpu, min(request.per_node, request.world), allocator)
         install_tensors(self.values.read)
         install_modules()
         install_operators()
@@ -92,25 +70,20 @@ class Session:
         install_routing()
         install_checks()
         install_attention(gpu.capability)
-        tried = self._recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0)))
-        run_self_test(tried, autocast=settings.guard)
-        if settings.assumptions.older_than(2, 0):
+        run_self_test(Recorder(Values(self.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0))))
+        if self.assumptions.older_than(2, 0):
             install_old_defaults()
-        self.recorder = self._recorder(self.values, self.liveness, Workspaces(gpu.capability))
-        self.files = intercept(self.recorder)
-        install_groups(self.recorder, self.world, settings.exchange)
-        self.boundaries = StepBoundaries(self._begin, self._end, warmup=settings.warmup, steps=settings.steps)
+        self.recorder = Recorder(self.values, self.liveness, Workspaces(gpu.capability))
+        self.left_out: Counter[str] = Counter()
+        self.compiled = False
+        self._install_saves()
+        self._install_compile()
+        install_groups(self.recorder, self.world, request.exchange)
+        self.boundaries = StepBoundaries(self._begin, self._end, warmup=request.warmup, steps=request.steps)
         self.batches = Batches(lambda: self.recorder.recording)
         self.batches.install()
         self._profile = HostProfile()
-        self._recorded: Captured | None = None
         _watch_optimizers(self.boundaries)
-
-    def _recorder(self, values: Values, liveness: Liveness, workspaces: Workspaces) -> Recorder:
-        recorder = Recorder(values, liveness, workspaces)
-        if not self.settings.guard:
-            recorder.device_for_cpp, recorder.meant = device_for_cpp, meant
-        return recorder
 
     def _begin(self) -> None:
         self.progress(f"recording after {self.boundaries.seen} steps")
@@ -125,51 +98,47 @@ class Session:
         self.recorder.recording = True
 
     def _end(self) -> None:
+        """The rank's program, its groups, memory and notes."""
         self.recorder.recording = False
-        operators, silent = self._profile.stop()
-        self._recorded = Captured(
-            StepRecords(self.recorder.records, operators, silent),
-            memory_use(self.liveness, self.boundaries.optimizers.values(), self._call_names()),
-            self.precision(),
-            dict(self.values.assumed),
-            list(self.world.groups),
-            self.files.compiled,
-            self._notes(),
-            self.batches.samples(),
-        )
-
-    def _call_names(self) -> list[str]:
-        return [
+        step = StepRecords(self.recorder.records, *self._profile.stop())
+        called = [
             f"{r.call.namespace}::{r.call.name}" for r in self.recorder.records if isinstance(r, CallRecord)
         ]
+        memory = memory_use(self.request.rank, self.liveness, self.boundaries.counts, called)
+        notes, lowering = self._notes(), Lowering(self.precision(), self.assumptions)
+        if self.compiled and self.assumptions.compile == "fused":
+            step, note = fused(step, lowering)
+            notes.append(note)
+        world = self.request.world
+        builder = ProgramBuilder(self.request.rank, world, families(self.world.groups, world), lowering)
+        program = builder.build(step)
+        messages = [MessageGroup(n, f.name, a, b) for n, (f, a, b) in builder.message_groups.items()]
+        self.captured = Answer(
+            "captured", program=encode_program(program), groups=list(self.world.groups), messages=messages,
+            memory=memory, guessed=dict(builder.guessed), assumed=dict(self.values.assumed), notes=notes,
+            torch=str(torch.__version__), samples=self.batches.samples(),
+        )  # fmt: skip
 
     def _notes(self) -> list[str]:
-        notes = [] if self.settings.guard else [WITHOUT_GUARD]
-        if self.settings.assumptions.torch:
-            notes.append(f"with the defaults and cuDNN of torch {self.settings.assumptions.torch}")
-        if self.settings.world > 1 and not self.world.initialised:
+        notes = []
+        if self.assumptions.torch:
+            notes.append(f"with the defaults and cuDNN of torch {self.assumptions.torch}")
+        if self.request.world > 1 and not self.world.initialised:
             notes.append(
-                f"init_process_group was never called: {self.settings.world} independent copies are predicted"
+                f"init_process_group was never called: {self.request.world} independent copies are predicted"
             )
-        if self.files.compiled and self.settings.assumptions.compile == "eager":
+        if self.compiled and self.assumptions.compile == "eager":
             notes.append(COMPILED)
-        for what, count in self.files.left_out.items():
-            notes.append(f"{what} left out ({count}×)")
-        return notes
+        return [*notes, *(f"{what} left out ({count}×)" for what, count in self.left_out.items())]
 
     def precision(self) -> Precision:
         """Whether fp32 products may use TF32, as the script set it and the GPU allows; cuDNN's version."""
-        ampere = self.settings.gpu.capability >= (8, 0)
+        ampere = self.request.gpu.capability >= (8, 0)
         return Precision(
             bool(torch.backends.cuda.matmul.allow_tf32) and ampere,
             bool(torch.backends.cudnn.allow_tf32) and ampere,
-            8 if self.settings.assumptions.older_than(2, 4) else 9,
+            8 if self.assumptions.older_than(2, 4) else 9,
         )
-
-    @property
-    def captured(self) -> Captured | None:
-        """None until a whole step has been recorded."""
-        return self._recorded
 
     def __enter__(self) -> Session:
         self.recorder.__enter__()
@@ -178,13 +147,65 @@ class Session:
     def __exit__(self, *error: Any) -> None:
         self.recorder.__exit__(*error)
 
+    def _install_saves(self) -> None:
+        def skipped(what: str) -> Callable[..., None]:
+            return lambda *_, **__: self.left_out.update([what])
 
-def _figures(allocator: CachingAllocator) -> MemoryFigures:
-    return MemoryFigures(
-        lambda: allocator.active_bytes, lambda: allocator.peak_active_bytes,
-        lambda: allocator.reserved_bytes, lambda: allocator.peak_reserved_bytes,
-        allocator.reset_peaks, allocator.empty_cache,
-    )  # fmt: skip
+        load = torch.load
+
+        def load_on_cpu(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+            return load(file, "cpu", *args, **kwargs)
+
+        torch.save = torch.serialization.save = skipped("torch.save")
+        torch.load = load_on_cpu
+        with contextlib.suppress(ImportError):
+            import safetensors.torch
+
+            safetensors.torch.save_file = skipped("safetensors.save_file")
+        with contextlib.suppress(ImportError):
+            import torch.distributed.checkpoint as checkpoint
+
+            checkpoint.save = skipped("distributed checkpoint save")
+
+    def _install_compile(self) -> None:
+        """Compiled functions run eagerly; their calls are marked, for the fusion to be approximated."""
+        regions = self.recorder.regions
+
+        def marked(function: Any, cuda_graph: bool) -> Any:
+            self.compiled = True
+
+            @functools.wraps(function)
+            def run(*args: Any, **kwargs: Any) -> Any:
+                regions.enter(cuda_graph=cuda_graph)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    regions.leave()
+
+            return run
+
+        def compile_(model: Any = None, **options: Any) -> Any:
+            if model is None:
+                return functools.partial(compile_, **options)
+            if not isinstance(model, torch.nn.Module):
+                return marked(model, _uses_cuda_graphs(**options))
+            compile_in_place(model, **options)
+            if "_orig_mod" not in model.__dict__:  # as torch's wrapper shows the module
+                object.__setattr__(model, "_orig_mod", model)
+            return model
+
+        def compile_in_place(self: torch.nn.Module, *_: Any, **options: Any) -> None:
+            self._compiled_call_impl = marked(self._call_impl, _uses_cuda_graphs(**options))
+
+        torch.compile = compile_
+        torch.nn.Module.compile = compile_in_place
+
+
+def _uses_cuda_graphs(mode: str | None = None, options: Any = None, **_: Any) -> bool:
+    """Whether Inductor records CUDA graphs: with these modes, unless the mode says not to."""
+    if options and "triton.cudagraphs" in options:
+        return bool(options["triton.cudagraphs"])
+    return mode in ("reduce-overhead", "max-autotune")
 
 
 def _watch_optimizers(boundaries: StepBoundaries) -> None:

@@ -324,14 +324,14 @@ def _become(parameter: torch.nn.Parameter, moved: torch.Tensor) -> torch.nn.Para
         parameter.grad = gradient
         for name, value in kept.items():
             new.__dict__.setdefault(name, value)
-        return _replacements.setdefault(id(parameter), (parameter, new))[1]
+        return _replacements.setdefault(parameter, new)
     for name, value in kept.items():
         parameter.__dict__.setdefault(name, value)
     return parameter
 
 
-_replacements: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
-"""Parameters that could not be changed in place, kept alive, with what replaced them: ties stay tied."""
+_replacements: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+"""Parameters that could not be changed in place, with what replaced them: ties stay tied."""
 
 
 def _swap(one: torch.Tensor, other: torch.Tensor) -> None:

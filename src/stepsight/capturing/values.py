@@ -39,16 +39,6 @@ def install_routing() -> None:
     torch._C._nn.one_hot = one_hot
 
 
-def follow_routing(name: str, args: Any, out: Any) -> None:
-    """A view or comparison of a mask selects as the mask does; a sum over it is positive everywhere."""
-    share = next((s for t in tensors_in(args) if (s := getattr(t, SHARE, None)) is not None), None)
-    if share is None or not (name in FOLLOWED or name == "sum"):
-        return
-    for t in tensors_in(out):
-        if isinstance(t, FakeTensor):
-            setattr(t, SHARE, 1.0 if name == "sum" else share)
-
-
 def share_of(tensor: torch.Tensor) -> float | None:
     share: float | None = getattr(tensor, SHARE, None)
     return share
@@ -97,26 +87,34 @@ def _marked(function: Callable[..., Any], share: float) -> Callable[..., Any]:
     return check
 
 
-def follow_checks(name: str, args: Any, out: Any) -> None:
-    """What is known of a mask that came from others."""
-    if not isinstance(out, FakeTensor) or out.dtype != torch.bool:
-        return
+def follow_masks(name: str, args: Any, out: Any) -> None:
+    """What is known of a mask that came from others: a view or comparison selects as the mask does, a sum
+    over it is positive everywhere, checks combine."""
     masks = list(tensors_in(args))
-    shares = [getattr(t, SHARE, None) for t in masks]
+    shares = [share for t in masks if (share := share_of(t)) is not None]
+    found: float | None = None
     if name == "eq" and len(masks) == 2 and masks[0] is masks[1]:
-        setattr(out, SHARE, 1.0)
-        return
-    if not shares or any(s is None for s in shares):
-        return
-    known = [float(s) for s in shares if s is not None]
-    if name in ("logical_not", "bitwise_not"):
-        setattr(out, SHARE, 1.0 - known[0])
-    elif name in ("all", "_is_all_true"):
-        setattr(out, SHARE, float(known[0] >= 1))
-    elif name in ("any", "_is_any_true"):
-        setattr(out, SHARE, float(known[0] > 0))
-    elif name in _BOTH:
-        setattr(out, SHARE, min(known))
+        found = 1.0
+    elif name in FOLLOWED and shares:
+        found = shares[0]
+    elif name == "sum" and shares:
+        found = 1.0
+    elif shares and len(shares) == len(masks) and _is_mask(out):
+        if name in ("logical_not", "bitwise_not"):
+            found = 1.0 - shares[0]
+        elif name in ("all", "_is_all_true"):
+            found = float(shares[0] >= 1)
+        elif name in ("any", "_is_any_true"):
+            found = float(shares[0] > 0)
+        elif name in _BOTH:
+            found = min(shares)
+    for t in tensors_in(out) if found is not None else ():
+        if isinstance(t, FakeTensor):
+            setattr(t, SHARE, found)
+
+
+def _is_mask(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.dtype == torch.bool
 
 
 FLOATS_FOLLOWED = 64

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from stepsight.commands import options
 from stepsight.errors import InputError
-
-if TYPE_CHECKING:
-    from stepsight.capturing.step import CapturedStep
-    from stepsight.platform.load import Platform
 
 
 @click.command("advise")
@@ -40,23 +35,15 @@ def command(
         on = load_platform(
             platform, options.platform_assignments(assignments, "a script", "change the script")
         )
-        found = advise(_captured(workload, on), on)
+        from stepsight.capturing.api import capture
+
+        step = capture(workload, on, progress=lambda text: click.echo(f"stepsight: {text}", err=True))
+        found = advise(step, on)
     else:
         own, on_platform = options.split_assignments(assignments, recipe)
         found = advise(workload, platform, assignments=own, overrides=on_platform)
     report = advice_report(found, most=None if all_of_them else 10)
     options.deliver_report(found.to_dict, report, html, as_json=as_json)
-
-
-def _captured(script: Path, on: Platform) -> CapturedStep:
-    """The script's step on all GPUs of the platform."""
-    from stepsight.capturing.ranks import Capturing
-    from stepsight.capturing.request import request
-
-    if not script.is_file():
-        raise InputError(str(script), "there is no such file", "name the training script")
-    asked = request(on.spec, str(script), (), world=on.spec.ranks)
-    return Capturing(asked, lambda text: click.echo(f"stepsight: {text}", err=True)).step(script.name, None)
 
 
 MEASURED_HELP = "What was measured: 812ms, 41.2k tokens/s, 3100 samples/s, 210 TFLOP/s, 38% MFU."

@@ -96,7 +96,8 @@ def test_a_library_model_is_captured_from_its_name() -> None:
     pytest.importorskip("transformers")
     asked = '{"model":"hf_bert","batch":2,"sequence":32,"precision":"HP"}'
     spec = load_platform("1xH100-SXM").spec
-    wanted = Wanted("a", "bert", request(spec, "lab.library.build", [asked], world=1, module=True))
+    made = request(spec.gpu, "lab.library.build", [asked], world=1, per_node=1, module=True)
+    wanted = Wanted("a", "bert", made)
     (outcome,) = captured([wanted], ("transformers",), workers=1)
     assert outcome.step is not None, outcome.problem
     products = [k for op in outcome.step.job.programs[0].ops for k in op.kernels if k.family == "gemm"]
