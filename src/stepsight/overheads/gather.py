@@ -26,8 +26,6 @@ LAUNCH_SHARE = _CONSTANTS.number("LAUNCH_SHARE")
 PROFILER_CPU_EVENT_US = _CONSTANTS.number("PROFILER_CPU_EVENT_US")
 PROFILER_GPU_EVENT_US = _CONSTANTS.number("PROFILER_GPU_EVENT_US")
 
-NOTHING = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
-
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
@@ -35,8 +33,7 @@ class HostSample:
 
     ``before`` is the operator before it on the host, ``place`` says which of the like
     operators after the like it is ("2/3"), ``recorded_ops`` the operators recorded
-    inside it (itself included), ``call`` the runtime call of its first launch,
-    ``allocating`` the part of its times that went into allocating device memory.
+    inside it (itself included), ``call`` the runtime call of its first launch.
     """
 
     name: str
@@ -46,7 +43,6 @@ class HostSample:
     recorded_ops: int = 1
     call: str = ""
     place: str = ""
-    allocating: HostTimes = NOTHING
 
 
 @dataclass(slots=True)

@@ -43,11 +43,7 @@ def samples_of(program: StepProgram) -> list[HostSample]:
             continue
         call = traced.launches[0].call.name if traced.launches else ""
         recorded = max(traced.unit.inner_ops, 1)
-        samples.append(
-            HostSample(
-                place.name, place.before, place.launches, times, recorded, call, place.of, traced.allocating
-            )
-        )
+        samples.append(HostSample(place.name, place.before, place.launches, times, recorded, call, place.of))
     return samples
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 
-from stepsight.overheads.gather import NOTHING
 from stepsight.overheads.tables import op_class, plain_name
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
 from stepsight.program.observation import UNOBSERVED, Observation, OpObservations
@@ -19,7 +19,6 @@ from stepsight.trace.linking.link import is_collective_kernel
 from stepsight.trace.reading.events import listed
 from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.sizing.collectives import TracedCollective, collective_of
-from stepsight.trace.step.host_parts import allocating_times, host_times, spread
 from stepsight.trace.step.steps import LAUNCH, SYNC, WAIT, HostUnit, Item, Step
 from stepsight.trace.step.waits import StreamId, WaitResolver
 
@@ -31,8 +30,7 @@ STEP_END = "end of the step"
 class TracedOp:
     """An op of the program with what the trace knew beyond it.
 
-    ``seen`` are the observations of its launches. ``allocating`` is the part of its host times that went
-    into allocating device memory.
+    ``seen`` are the observations of its launches.
     """
 
     op: Op
@@ -40,7 +38,6 @@ class TracedOp:
     seen: OpObservations = ()
     launches: tuple[Launch, ...] = ()
     collective: TracedCollective | None = None
-    allocating: HostTimes = NOTHING
 
 
 @dataclass(slots=True)
@@ -145,24 +142,20 @@ class _Builder:
         *, last: bool = False,
     ) -> tuple[float, float]:  # fmt: skip
         """Make an op of the segment; returns where the next begins and its T1."""
-        stalls = self.resolver.stalls
         if last and not segment.launches and not segment.waits and unit.items:
             # The tail of a unit whose calls are all done: host time only.
             if end - start > 0.05:
-                times = host_times([], start, end, t1, share, stalls)
-                allocating = allocating_times([], start, end, t1, share, stalls)
-                self._emit(unit, (), None, (), times, allocating=allocating)
+                self._emit(unit, (), None, (), self._host_times([], start, end, t1, share))
             return end, 0.0
-        calls = [x.call for x in segment.launches]
         blocking = bool(segment.launches) and blocks(segment.launches[-1])
-        times = host_times(calls, start, end, t1, share, stalls)
-        allocating = allocating_times(calls, start, end, t1, share, stalls)
+        times = self._host_times(segment.launches, start, end, t1, share)
         if blocking:
             # The call returned once its work was done: what it waited is the simulation's to say.
             blocked = segment.launches[-1]
             own = self._before_blocking(blocked)
-            others = sum(c.dur - stalls.held_us(c.ts, c.end) for c in calls[:-1])
-            times = replace(times, t3=end - blocked.gpu[-1].end, t4=(others + own) / len(calls))
+            others = self._calls_us(segment.launches[:-1])
+            t4 = (others + own) / len(segment.launches)
+            times = replace(times, t3=end - blocked.gpu[-1].end, t4=t4)
         kernels: list[Kernel] = []
         seen: list[Observation] = []
         collective: Collective | None = None
@@ -179,16 +172,35 @@ class _Builder:
         if collective is not None:
             unsized = traced is not None and traced.bytes is None
             seen.append(Observation(segment.launches[-1].gpu[0].dur, opaque=unsized))
-        if len(kernels) > len(calls) > 0:
-            times = spread(times, len(calls), len(kernels))
+        calls = len(segment.launches)
+        if len(kernels) > calls > 0:  # a graph launch: one call's cost over the many kernels it starts
+            t5 = times.t5 * (calls - 1) / max(len(kernels) - 1, 1)
+            times = replace(times, t4=times.t4 * calls / len(kernels), t5=t5)
         index = self._emit(
             unit, tuple(kernels), collective, tuple(segment.waits), times, segment.launches, traced, blocking,
-            allocating, tuple(seen),
+            tuple(seen),
         )  # fmt: skip
         for launch in segment.launches:
             self.op_of_launch[launch.index] = index
             self.queued.add(self.program.streams.get(launch.gpu[-1].args.stream, COMPUTE))
         return end, 0.0
+
+    def _host_times(
+        self, launches: list[Launch], start: float, end: float, t1: float, share: float
+    ) -> HostTimes:
+        """T1–T5 of a span by the calls inside; ``share`` of it is not already another thread's."""
+        if not launches:
+            return HostTimes(t1, 0.0, 0.0, 0.0, share * max(0.0, end - start))
+        calls = [x.call for x in launches]
+        gaps = [max(0.0, b.ts - a.end) for a, b in pairwise(calls)]
+        t2, t3 = max(0.0, calls[0].ts - start), max(0.0, end - calls[-1].end)
+        t4 = max(0.0, self._calls_us(launches)) / len(calls)
+        t5 = sum(gaps) / len(gaps) if gaps else 0.0
+        return HostTimes(t1, share * t2, share * t3, share * t4, share * t5)
+
+    def _calls_us(self, launches: list[Launch]) -> float:
+        """The time of launch calls without what they waited for room in the queue."""
+        return sum(x.call.dur - self.resolver.held_us.get(x.index, 0.0) for x in launches)
 
     def _before_blocking(self, launch: Launch) -> float:
         """What a call that returned with its work's end did before that work could begin.
@@ -205,8 +217,7 @@ class _Builder:
     def _emit(
         self, unit: HostUnit, kernels: tuple[Kernel, ...], collective: Collective | None,
         waits: tuple[Wait, ...], times: HostTimes, launches: list[Launch] | tuple[()] = (),
-        traced: TracedCollective | None = None, blocking: bool = False, allocating: HostTimes = NOTHING,
-        seen: OpObservations = (),
+        traced: TracedCollective | None = None, blocking: bool = False, seen: OpObservations = (),
     ) -> int:  # fmt: skip
         name = plain_name(unit.name)
         shapes = _shapes(self.linked.ops[unit.op].sizes_text()) if unit.op >= 0 and self.sized else ()
@@ -216,7 +227,7 @@ class _Builder:
         elif kind == "optimizer" or (self.phase == "backward" and "Optimizer" in name):
             self.phase = "optimizer"
         op = Op(name, kernels, collective, waits, blocking, self.phase, "", shapes, times)
-        self.program.ops.append(TracedOp(op, unit, seen, tuple(launches), traced, allocating))
+        self.program.ops.append(TracedOp(op, unit, seen, tuple(launches), traced))
         return len(self.program.ops) - 1
 
     def _kernel(self, launch: Launch, position: int) -> tuple[Kernel, Observation]:

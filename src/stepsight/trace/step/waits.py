@@ -4,6 +4,9 @@ Newer traces say it (``cuda_sync`` events name the stream and the recorded event
 ones only show that ``cudaStreamWaitEvent`` or a synchronize call happened; there the
 kernels' own times tell: of all kernels launched before the call, the one that ended last
 before the waiting work began is the one that held it up.
+
+A stream's queue holds about a thousand launches. A host that far ahead of the GPU waits inside its next
+launch call for a kernel to end: the GPU's time, which must not count as the host's.
 """
 
 from __future__ import annotations
@@ -16,11 +19,10 @@ import numpy as np
 
 from stepsight.program.job import COMM, COMPUTE
 from stepsight.simulate.intervals import union
-from stepsight.trace.constants import CLOCK_DRIFT_US, HOST_RETURNS_US, STREAM_SLACK_US, SURENESS
+from stepsight.trace.constants import CLOCK_DRIFT_US, FULL_QUEUE, HOST_RETURNS_US, STREAM_SLACK_US, SURENESS
 from stepsight.trace.linking.launches import HIDDEN, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
-from stepsight.trace.step.host_parts import Stalls
 
 StreamId = int | str
 
@@ -73,7 +75,7 @@ class WaitResolver:
     """Answers, for one rank, what each wait and synchronize call waited for.
 
     ``stream_names`` are ours for the trace's streams.
-    ``stalls`` says what of the host's time was waiting for the queue or the allocator.
+    ``held_us`` is what launch calls waited for room in the queue, by the launch's index.
     """
 
     def __init__(self, linked: LinkedTrace) -> None:
@@ -91,7 +93,7 @@ class WaitResolver:
         self.stream_names = stream_names(linked)
         self.hidden = linked.hidden_waits
         self.recorded = {e.args.correlation: e for e in linked.records}
-        self.stalls = Stalls(linked)
+        self.held_us = held_calls(linked)
         recorded = [*(e for x in linked.launches for e in x.gpu), *linked.orphans]
         self.busy = _Busy([e for e in recorded if not is_collective_kernel(e)])
 
@@ -178,3 +180,29 @@ class WaitResolver:
         while at >= 0 and launches[at].gpu[-1].end > began + STREAM_SLACK_US:
             at -= 1
         return launches[at] if at >= 0 else None
+
+
+def held_calls(linked: LinkedTrace) -> dict[int, float]:
+    """The waiting part of launch calls that met a full queue, by the launch's index: what they took beyond
+    their like."""
+    launches = sorted(linked.launches, key=lambda x: x.call.ts)
+    if not launches:
+        return {}
+    # Kernels from before the recording, which have no call, lie ahead of the first recorded launch's.
+    earlier = [e.ts for e in linked.orphans if e.ts < launches[0].gpu[0].ts]
+    begun = np.sort([x.gpu[0].ts for x in launches] + earlier)
+    ahead = len(earlier) + np.arange(len(launches)) - np.searchsorted(begun, [x.call.ts for x in launches])
+    full = ahead >= FULL_QUEUE
+    if not full.any():
+        return {}
+    free: dict[str, list[float]] = defaultdict(list)
+    every: dict[str, list[float]] = defaultdict(list)
+    for launch, is_full in zip(launches, full, strict=True):
+        every[launch.call.name].append(launch.call.dur)
+        if not is_full:
+            free[launch.call.name].append(launch.call.dur)
+    # A call's median length: where the queue had room if that was ever seen, else over all.
+    usual = {name: float(np.median(free.get(name) or durations)) for name, durations in every.items()}
+    # Up to twice its usual length a call is merely slow.
+    held = [x for x, f in zip(launches, full, strict=True) if f and x.call.dur > 2 * usual[x.call.name]]
+    return {x.index: x.call.dur - usual[x.call.name] for x in held}
