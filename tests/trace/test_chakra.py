@@ -19,9 +19,8 @@ from stepsight.report.chakra import (
     to_varint,
     write_chakra,
 )
-from stepsight.trace.linking.execution import link_et
+from stepsight.trace.linking.execution import link_et, looks_like_chakra, looks_like_et, read_execution_trace
 from stepsight.trace.linking.link import link
-from stepsight.trace.reading.execution_trace import looks_like_chakra, looks_like_et, read_execution_trace
 from stepsight.trace.reading.files import TraceFile, trace_files
 from stepsight.trace.reading.kineto import read_kineto
 from stepsight.trace.step.run import load_trace

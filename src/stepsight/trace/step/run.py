@@ -1,8 +1,13 @@
-"""A run: the traces of all its ranks that there are, read, linked and cut into steps."""
+"""A run: the traces of all its ranks that there are, read, linked and cut into steps. Runs are never mixed.
+
+The members of a communicator leave a collective together. Hosts' clocks may be milliseconds apart: then every
+collective of one rank seems to end that much before it does on another, which tells their offset.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,21 +17,27 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import check_limit
-from stepsight.trace.constants import ALLOCATION_STORM
-from stepsight.trace.linking.execution import add_shapes, belongs, has_shapes, repeat_shapes
-from stepsight.trace.linking.link import LinkedTrace, link
-from stepsight.trace.reading.execution_trace import (
+from stepsight.trace.constants import (
+    ALLOCATION_STORM,
+    CLOCKS_APART_US,
+    MEMBERS_END_TOGETHER_US,
+    RANKS_START_TOGETHER_US,
+)
+from stepsight.trace.linking.execution import (
     ExecutionTrace,
+    add_shapes,
+    belongs,
+    has_shapes,
     looks_like_chakra,
     looks_like_et,
     read_execution_trace,
+    repeat_shapes,
 )
+from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel, link
 from stepsight.trace.reading.files import TraceFile, collector_off, file_name, trace_files
-from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.sizing.kernel_names import add_types
-from stepsight.trace.step.clocks import clock_offsets_us
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.steps import HostUnit, Step, allocation_us, find_steps, gpu_periods, host_units
 from stepsight.trace.step.waits import WaitResolver
@@ -239,3 +250,165 @@ def step_bounds(rank: RankTrace, step: int) -> tuple[float, float]:
     span = rank.steps[step]
     ends = [e.end for x in rank.linked.launches if span.start_us <= x.call.ts < span.end_us for e in x.gpu]
     return rank.base_us + span.start_us, rank.base_us + max([span.end_us, *ends])
+
+
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Enough of a trace to know which run it belongs to."""
+
+    path: str
+    rank: int | None
+    world_size: int
+    device: str
+    start_us: float
+
+    @classmethod
+    def of(cls, trace: KinetoTrace) -> Header:
+        firsts = [events[0].ts for events in (trace.runtime, trace.host_ops, trace.gpu) if events]
+        return cls(
+            trace.path, trace.rank, trace.world_size, trace.device, trace.base_us + min(firsts, default=0.0)
+        )
+
+
+def runs_of(headers: Iterable[Header]) -> list[list[Header]]:
+    """The traces by run, in order of their start; within a run one trace a rank."""
+    groups: list[list[Header]] = []
+    for header in sorted(headers, key=lambda h: (h.start_us, h.path)):
+        fitting = [g for g in groups if _fits(g, header)]
+        if fitting:
+            min(fitting, key=lambda g: abs(g[0].start_us - header.start_us)).append(header)
+        else:
+            groups.append([header])
+    return groups
+
+
+def _fits(group: Sequence[Header], header: Header) -> bool:
+    first = group[0]
+    if abs(first.start_us - header.start_us) > RANKS_START_TOGETHER_US or first.device != header.device:
+        return False
+    if header.rank is None or first.rank is None:
+        # Traces from before distributedInfo: ranks of one run only if nothing speaks against it.
+        return header.rank is None and first.rank is None
+    return first.world_size == header.world_size > 1 and all(h.rank != header.rank for h in group)
+
+
+def without_copies(traces: Sequence[KinetoTrace]) -> tuple[list[KinetoTrace], list[str]]:
+    """The traces, each once: one that lies there twice (packed and plain, say) is no second rank.
+
+    Also returns what to say of those left out.
+    """
+    kept: dict[tuple[object, ...], KinetoTrace] = {}
+    notes: list[str] = []
+    for trace in traces:
+        same = kept.setdefault(_content(trace), trace)
+        if same is not trace:
+            notes.append(f"{file_name(trace.path)} is a copy of {file_name(same.path)}: it counts once")
+    return list(kept.values()), notes
+
+
+def _content(trace: KinetoTrace) -> tuple[object, ...]:
+    """What two recordings never share: who recorded, and when each kind of event first and last began."""
+    kinds = (trace.host_ops, trace.annotations, trace.runtime, trace.gpu)
+    spans = [(len(events), events[0].ts, events[-1].ts) if events else (0, 0.0, 0.0) for events in kinds]
+    return trace.rank, trace.world_size, trace.device, trace.base_us, *spans
+
+
+def one_run(traces: Sequence[KinetoTrace], where: str) -> list[KinetoTrace]:
+    """The traces of a single run, by rank; refused with a list where there are several."""
+    runs = runs_of(Header.of(t) for t in traces)
+    if len(runs) > 1:
+        named = "; ".join(f"{_ranks(run)} from {_below(run[0].path, where)}" for run in runs[:_SHOWN])
+        more = f"; and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+        raise InputError(
+            where, f"holds {len(runs)} runs, which are not mixed ({named}{more})",
+            "name the folder or the files of one run: --trace PATH, once for each file",
+        )  # fmt: skip
+    order = {h.path: (h.rank if h.rank is not None else i, h.path) for i, h in enumerate(runs[0])}
+    return sorted(traces, key=lambda t: order[t.path])
+
+
+def _ranks(run: Sequence[Header]) -> str:
+    return f"{len(run)} of {max(run[0].world_size, len(run))} ranks"
+
+
+def _below(path: str, folder: str) -> str:
+    """A trace's path inside the folder that was named, or its name alone."""
+    inside = path.removeprefix(f"{folder.rstrip('/')}/")
+    return file_name(path) if inside == path or "::" in path else inside
+
+
+Streams = Mapping[tuple[str, ...], Sequence[FloatArray]]
+"""Ends of the collectives of each stream, by the names of their kernels in order."""
+_FEWEST = 3
+"""Collectives that must agree: fewer may by chance."""
+
+
+def clock_offsets_us(ranks: Sequence[tuple[float, LinkedTrace]]) -> list[float]:
+    """By how much each rank's clock runs ahead of the first one's; ``ranks`` gives clock base and trace.
+
+    Zero where nothing tells, and for all where no two differ by more than ranks may by chance.
+    """
+    if len(ranks) < 2:
+        return [0.0] * len(ranks)
+    streams = [_streams(base_us, linked) for base_us, linked in ranks]
+    edges = sorted(
+        (scatter, i, j, apart)
+        for i, a in enumerate(streams)
+        for j, b in enumerate(streams[:i])
+        if (found := _apart(a, b)) is not None
+        for scatter, apart in [found]
+    )
+    offsets = _along(edges, len(ranks))
+    return offsets if max(map(abs, offsets), default=0.0) > CLOCKS_APART_US else [0.0] * len(ranks)
+
+
+def _streams(base_us: float, linked: LinkedTrace) -> Streams:
+    by_stream: dict[int | str, list[tuple[str, float]]] = defaultdict(list)
+    for launch in linked.launches:
+        event = launch.gpu[0]
+        # Who only sends is done before its peer.
+        if is_collective_kernel(event) and "sendrecv" not in event.name.lower():
+            by_stream[event.args.stream].append((event.name, base_us + event.end))
+    found: dict[tuple[str, ...], list[FloatArray]] = defaultdict(list)
+    for seen in by_stream.values():
+        if len(seen) >= _FEWEST:
+            found[tuple(name for name, _ in seen)].append(np.array([end for _, end in seen]))
+    return found
+
+
+def _apart(a: Streams, b: Streams) -> tuple[float, float] | None:
+    """How far two ranks' clocks are apart by the streams that agree best, and how well those agree."""
+    best: tuple[float, float] | None = None
+    for names in a.keys() & b.keys():
+        for first in a[names]:
+            for second in b[names]:
+                gaps = first - second
+                apart = float(np.median(gaps))
+                scatter = float(np.median(np.abs(gaps - apart)))
+                if scatter <= MEMBERS_END_TOGETHER_US and (best is None or scatter < best[0]):
+                    best = scatter, apart
+    return best
+
+
+def _along(edges: Sequence[tuple[float, int, int, float]], ranks: int) -> list[float]:
+    """Offsets from the first rank, along the pairs that agree best."""
+    near: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    tree = list(range(ranks))
+    for _, i, j, apart in edges:
+        if tree[i] != tree[j]:
+            tree = [tree[j] if t == tree[i] else t for t in tree]
+            near[j].append((i, apart))
+            near[i].append((j, -apart))
+    offsets = [0.0] * ranks
+    seen, reached = {0}, [0]
+    while reached:
+        at = reached.pop()
+        for other, apart in near[at]:
+            if other not in seen:
+                seen.add(other)
+                offsets[other] = offsets[at] + apart
+                reached.append(other)
+    return offsets
