@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.bench.kernel_bench import chosen_kernels, rehearsal_documents
-from stepsight.calibrate.bench.lookup_bench import random_tables, table_lookup
+from stepsight.calibrate.draws import chosen_kernels, random_tables, rehearsal_documents, table_lookup
 from stepsight.calibrate.journal import kernel_record
 from stepsight.calibrate.session import COLLECTIVE_BYTES, COLLECTIVE_KINDS
 from stepsight.kernels.columns import batches

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.calibrate.bench.kernel_bench import kernels_of, rehearsal_documents
-from stepsight.calibrate.bench.lookup_bench import random_tables, table_lookup
+from stepsight.calibrate.draws import kernels_of, random_tables, rehearsal_documents, table_lookup
 from stepsight.calibrate.fit import fit_contention, fit_samples, lookup_slowdowns
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from stepsight.calibrate.rehearsal import VALIDATION, random_dlrm, random_transformer
+from stepsight.calibrate.draws import VALIDATION, random_dlrm, random_transformer
+from stepsight.calibrate.folder import cpu_spec, cuda_spec
 from stepsight.errors import InputError
+from stepsight.hardware.gpus import load_gpu
+from stepsight.kernels.measured import MeasuredProcessor
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import parse_workload
@@ -80,3 +83,16 @@ def test_an_impossible_figure_of_a_folder_is_refused(
     document = random_dlrm(2, 3, VALIDATION)
     with pytest.raises(InputError, match=Path(file).name):
         predict(parse_workload(dict(document), document["name"]), load_platform(folder))
+
+
+def test_a_gpu_keeps_its_data_sheet_and_has_the_memory_that_its_driver_states() -> None:
+    spec, known = cuda_spec("NVIDIA A100-SXM4-40GB", 42.4e9), load_gpu("A100-SXM4-40G")
+    assert (spec.sms, spec.peak_tflops, spec.launch_us) == (known.sms, known.peak_tflops, known.launch_us)
+    assert spec.memory_gb == pytest.approx(42.4e9 / 2**30)  # data sheets count in these
+    with pytest.raises(InputError, match="not in the catalogue"):
+        cuda_spec("NVIDIA Unheard Of", 42.4e9)
+
+
+def test_a_cpu_is_one_core_a_rank() -> None:
+    spec = cpu_spec(MeasuredProcessor(gflops=12_000.0, memory_gbps=800.0), 2)
+    assert (spec.architecture, spec.sms, spec.launch_us) == ("cpu", 1, 0.0)

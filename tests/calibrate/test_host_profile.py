@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepsight.calibrate.bench.kernel_bench import rehearsal_documents
+from stepsight.calibrate.draws import rehearsal_documents
 from stepsight.calibrate.fit import fit_overheads, gathered_overheads, host_samples, library_calls
 from stepsight.calibrate.journal import overhead_records
 from stepsight.overheads.gather import HostSample

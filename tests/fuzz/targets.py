@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.calibrate.draws import VALIDATION, random_dlrm, random_transformer
 from stepsight.calibrate.folder import build
 from stepsight.calibrate.journal import Journal
-from stepsight.calibrate.rehearsal import VALIDATION, random_dlrm, random_transformer
 from stepsight.collectives.benchmark_files import read_nccl_tests, read_param_comms, read_timings_csv
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform

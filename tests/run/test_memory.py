@@ -1,4 +1,4 @@
-from stepsight.run.memory import with_huge_pages
+from stepsight.run.worker import with_huge_pages
 
 
 def test_the_heap_of_a_rank_lies_in_huge_pages():

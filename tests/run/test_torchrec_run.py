@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torchrec", reason="TorchRec is not installed (torchrec==1.8.0, fbgemm-gpu-cpu==1.8.0)")
 
-from stepsight.calibrate.rehearsal import random_torchrec
+from stepsight.calibrate.draws import random_torchrec
 from stepsight.errors import StepsightError
 from stepsight.run.measure import profile
 from stepsight.run.ranks import Ranks

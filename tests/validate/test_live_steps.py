@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stepsight.calibrate.draws import random_documents
 from stepsight.calibrate.journal import Journal
-from stepsight.validate.live import (
-    MEASURED,
-    PASSES,
-    PREDICTED,
-    LiveRow,
-    live_documents,
-    pending,
-    rows_of,
-    scores,
-)
+from stepsight.calibrate.rehearsal import pending
+from stepsight.validate.live import MEASURED, PASSES, PREDICTED, LiveRow, rows_of, scores
 
 
 def row(name: str, kind: str, predicted: float, *passes: float) -> LiveRow:
@@ -22,16 +15,18 @@ def row(name: str, kind: str, predicted: float, *passes: float) -> LiveRow:
 
 
 def test_every_workload_is_measured_in_every_pass(tmp_path: Path) -> None:
-    documents = live_documents(2, 5, 3, seed=0)
-    wanted = [d["name"] for _, group in pending(Journal(tmp_path, resume=True), documents) for d in group]
+    documents = random_documents(2, 5, 3)
+    left = pending(Journal(tmp_path, resume=True), MEASURED, documents, PASSES)
+    wanted = [d["name"] for _, group in left for d in group]
     assert sorted(wanted) == sorted([d["name"] for d in documents] * PASSES)
 
 
 def test_what_was_measured_before_is_not_measured_again(tmp_path: Path) -> None:
-    documents = live_documents(2, 2, 0, seed=0)
+    documents = random_documents(2, 2, 0)
     journal = Journal(tmp_path, resume=True)
     journal.add(MEASURED, [{"name": documents[0]["name"], "pass": 0, "steps_us": [[1.0]]}])
-    left = [(number, d["name"]) for number, group in pending(journal, documents) for d in group]
+    groups = pending(journal, MEASURED, documents, PASSES)
+    left = [(number, d["name"]) for number, group in groups for d in group]
     assert (0, documents[0]["name"]) not in left
     assert (1, documents[0]["name"]) in left
 

@@ -11,10 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.bench import fused_bench
-from stepsight.calibrate.bench.lookup_bench import ALONE, PHASES, beside_others, table_lookup
-from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
-from stepsight.calibrate.lookup_fit import fit_lookups as fit_tables
+from stepsight.calibrate.draws import table_lookup
+from stepsight.calibrate.journal import (
+    ALONE,
+    PHASES,
+    kernel_from_record,
+    overheads_from_records,
+    step_us,
+    typical_us,
+)
+from stepsight.calibrate.lookup_fit import fit_lookups
 from stepsight.calibrate.session import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
 from stepsight.collectives.benchmark_files import Timing
 from stepsight.constants import area
@@ -45,7 +51,6 @@ from stepsight.workload.files import Workload
 _CONSTANTS = area("calibrate")
 PROFILED_STEPS = _CONSTANTS.whole("PROFILED_STEPS")
 STALL_US = _CONSTANTS.number("STALL_US")
-STEP_QUANTILE = _CONSTANTS.number("STEP_QUANTILE")
 
 # Host µs around an operator of eager torch on a CPU, a guess where profiled steps do not tell:
 # the gap before it, its start to its first kernel, its last kernel to its end, the gap between two
@@ -121,22 +126,6 @@ def fit_kernels(
     return MeasuredKernels(machine, variants, {})
 
 
-def fit_lookups(rows: Sequence[Mapping[str, Any]]) -> MeasuredLookups | None:
-    fused = fused_bench.fit(rows)
-    if fused is not None:
-        return fused
-    forward = [r for r in rows if r["phase"] == "forward"]
-    backward = [r for r in rows if r["phase"] == "backward"]
-    if len(forward) < FEWEST:
-        return None
-    tables = [table_lookup(r) for r in forward]
-    times = {
-        "forward": np.array([typical_us(r["times_us"]) for r in forward]),
-        "backward": np.array([typical_us(r["times_us"]) for r in backward]),
-    }
-    return fit_tables(tables, times, rounds=[r.get("round", 0) for r in forward])
-
-
 def fit_collectives(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
     return [Timing(r["kind"], r["ranks"], 1, float(r["bytes"]), step_us(r["times_us"])) for r in rows]
 
@@ -186,13 +175,18 @@ def _contention(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Contentio
 
 
 def lookup_slowdowns(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """By phase, over the tables that were measured together and alone."""
-    found = {}
+    """By phase, how many times longer the tables that were measured both ways take while all ranks look up.
+
+    All of them together: large ones, which memory limits, count most.
+    """
+    found = dict.fromkeys(PHASES, 1.0)
     for phase in PHASES:
         together = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase}
         alone = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase + ALONE}
         both = [t for t in alone if t in together]
-        found[phase] = round(beside_others([together[t] for t in both], [alone[t] for t in both]), 3)
+        if both:
+            ratio = sum(together[t] for t in both) / sum(alone[t] for t in both)
+            found[phase] = round(max(ratio, 1.0), 3)
     return found
 
 
@@ -218,16 +212,6 @@ def repeatability(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[st
         if errors:
             result[stage] = round(float(np.median(errors)), 4)
     return result
-
-
-def typical_us(times: Sequence[Sequence[float]]) -> float:
-    """The median over all ranks and repeats: what `stepsight run` reports for steps, too."""
-    return float(np.median([t for of_rank in times for t in of_rank]))
-
-
-def step_us(blocks: Sequence[Sequence[float]]) -> float:
-    """The time of a step from the timed steps of its interleaved blocks."""
-    return float(np.quantile([t for block in blocks for t in block], STEP_QUANTILE))
 
 
 _COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")

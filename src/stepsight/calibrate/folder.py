@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform as host_platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.fit import Fitted, fit_samples, step_us
-from stepsight.calibrate.journal import Journal
+from stepsight.calibrate.fit import Fitted, fit_samples
+from stepsight.calibrate.journal import Journal, step_us
 from stepsight.calibrate.rehearsal import (
-    ABOUT,
-    KINDS,
+    HOST_KINDS,
+    NOTHING_KNOWN,
     InStep,
     Rehearsal,
     find_factors,
-    processor_spec,
     scaled_contention,
 )
 from stepsight.calibrate.session import NOISE, REHEARSAL
@@ -30,25 +30,21 @@ from stepsight.collectives.benchmark_files import FOLDER as COLLECTIVES
 from stepsight.collectives.benchmark_files import Timing, write_timings_csv
 from stepsight.constants import area
 from stepsight.documents import disk_error, write_whole
-from stepsight.hardware.spec import GpuSpec
+from stepsight.errors import InputError
+from stepsight.hardware.gpus import find_gpu
+from stepsight.hardware.spec import BYTES_PER_GB, GpuSpec
 from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.measured import MeasuredProcessor
 from stepsight.overheads.tables import OpStats, Overheads, op_class
 from stepsight.platform.load import load_platform
+from stepsight.run.worker import machine_memory_bytes
 from stepsight.workload.files import parse_workload
 
+ABOUT = "measured by stepsight calibrate"
 NOTES = "calibration.json"
 SPEC = "platform.toml"
 DRAFT = ".draft"
 AGAIN = "run again with --resume"
-_HOST_KINDS = {
-    "forward": "host forward",
-    "view": "host forward",
-    "copy": "host forward",
-    "backward": "host backward",
-    "optimizer": "host optimizer",
-    "collective": "host collective",
-}
-"""Which factor of the rehearsal a class of operators follows."""
 
 
 def write_folder(
@@ -80,8 +76,7 @@ def write_folder(
             **notes,
             "in_step": dict(factors),
             "repeatability": fitted.repeat,
-            "rehearsal_error": {k: round(v, 4) for k, v in in_step.errors_after.items()},
-            "rehearsal_error_before": {k: round(v, 4) for k, v in in_step.errors_before.items()},
+            "rehearsal_error": {k: round(v, 4) for k, v in in_step.errors.items()},
         }
         write_whole(folder / NOTES, json.dumps(account, indent=1) + "\n")
         # Last: without it the folder is no platform yet.
@@ -123,8 +118,8 @@ def scaled_overheads(overheads: Overheads, factors: Mapping[str, float]) -> Over
     def scaled(stats: OpStats, factor: float) -> OpStats:
         return stats.each(lambda stat: stat.scaled(factor))
 
-    classes = {name: scaled(stats, factors[_HOST_KINDS[name]]) for name, stats in overheads.classes.items()}
-    ops = {name: scaled(stats, factors[_HOST_KINDS[op_class(name)]]) for name, stats in overheads.ops.items()}
+    classes = {name: scaled(stats, factors[HOST_KINDS[name]]) for name, stats in overheads.classes.items()}
+    ops = {name: scaled(stats, factors[HOST_KINDS[op_class(name)]]) for name, stats in overheads.ops.items()}
     return replace(overheads, ops=ops, classes=classes, _stems={})
 
 
@@ -188,9 +183,8 @@ def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) ->
         samples.setdefault(sample["stage"], []).append(sample)  # type: ignore[attr-defined]
     fitted = fit_samples(samples, device)
     notes = _notes(samples, fitted.repeat, device, ranks)
-    plain = InStep(dict.fromkeys(KINDS, 1.0), {}, {})
     with drafted(folder) as draft:
-        write_folder(draft, name, device, ranks, fitted, plain, notes)
+        write_folder(draft, name, device, ranks, fitted, NOTHING_KNOWN, notes)
         platform = load_platform(draft)
         rehearsals = [
             Rehearsal.of(
@@ -246,3 +240,54 @@ def _notes(
         "stolen_share": round(stolen, 4),
         "noisy": bool(kernel > NOISY or step > NOISY or stolen > 0.02),
     }
+
+
+def cpu_spec(machine: MeasuredProcessor, ranks: int) -> GpuSpec:
+    """One rank's share of this machine: a single core at a nominal clock, and its part of the memory."""
+    return GpuSpec(
+        name=_cpu_name(), vendor=host_platform.machine(), architecture="cpu", sms=1, clock_mhz=1000.0,
+        memory_gb=max(machine_memory_bytes() / BYTES_PER_GB / ranks, 0.1), memory_gbps=machine.memory_gbps,
+        l2_mb=last_level_cache_mb(), l2_gbps=4 * machine.memory_gbps,
+        peak_tflops={"fp32": machine.gflops / 1e3}, pcie_gbps=machine.memory_gbps, launch_us=0.0,
+        kernel_gap_us=0.0, source=ABOUT,
+    )  # fmt: skip
+
+
+def cuda_spec(name: str, memory_bytes: float) -> GpuSpec:
+    """The catalogue's GPU of this name; memory as the driver of this board states it."""
+    entry = find_gpu(name)
+    if entry is None:
+        fix = "add a TOML file for it (docs/platforms.md) and calibrate again"
+        raise InputError(name, "is not in the catalogue", fix)
+    source = f"{entry.gpu.source}; memory: the driver"
+    return replace(entry.gpu, memory_gb=memory_bytes / BYTES_PER_GB, source=source)
+
+
+def processor_spec(device: str, machine: MeasuredProcessor, ranks: int) -> GpuSpec:
+    """What one rank computes on."""
+    if device == "cpu":
+        return cpu_spec(machine, ranks)
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return cuda_spec(properties.name, properties.total_memory)
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return host_platform.processor() or "cpu"
+
+
+def last_level_cache_mb() -> float:
+    """The largest cache the operating system tells of; 1 MB where it tells nothing."""
+    sizes = [1.0]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        if text.endswith("K"):
+            sizes.append(float(text[:-1]) / 1024)
+        elif text.endswith("M"):
+            sizes.append(float(text[:-1]))
+    return max(sizes)

@@ -9,13 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from stepsight.constants import area
 from stepsight.documents import JsonLines, is_sample
 from stepsight.errors import InputError
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults, op_class
 from stepsight.program.job import Kernel
 
 FILE = "samples.jsonl"
+PHASES, ALONE, FUSED = ("forward", "backward"), " alone", "fused "
+"""Phases of lookups in records: plain, while the other ranks wait, of all tables of a rank in one call."""
+STEP_QUANTILE = area("calibrate").number("STEP_QUANTILE")
+
+
+def typical_us(times: Sequence[Sequence[float]]) -> float:
+    """The median over all ranks and repeats: what `stepsight run` reports for steps, too."""
+    return float(np.median([t for of_rank in times for t in of_rank]))
+
+
+def step_us(blocks: Sequence[Sequence[float]]) -> float:
+    """The time of a step from the timed steps of its interleaved blocks."""
+    return float(np.quantile([t for block in blocks for t in block], STEP_QUANTILE))
 
 
 def kernel_record(kernel: Kernel) -> dict[str, Any]:

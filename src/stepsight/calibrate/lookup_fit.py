@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.calibrate.draws import rank_tables, table_lookup
+from stepsight.calibrate.journal import FUSED, PHASES, typical_us
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups, phase_name
@@ -19,14 +21,55 @@ from stepsight.kernels.embedding.cpu.work import (
     radial_basis,
     work,
 )
-from stepsight.tables.lookup import EMBEDDING_BAG, TableLookup
+from stepsight.kernels.measured import FEWEST
+from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, Lookup, TableLookup
 
 ASSUMED_CACHES = (float(32 << 10), float(1 << 20), float(32 << 20))
 """Where the system does not tell: the first levels of common server processors."""
 FOLDS = 4
 
 
-def fit_lookups(
+def fit_lookups(rows: Sequence[Mapping[str, Any]]) -> MeasuredLookups | None:
+    """From the journal's records: of fused calls where there are some, else of single tables."""
+    fused = _fit_fused([row for row in rows if row["phase"].startswith(FUSED)])
+    if fused is not None:
+        return fused
+    of_phase = {phase: [r for r in rows if r["phase"] == phase] for phase in PHASES}
+    forward = of_phase["forward"]
+    if len(forward) < FEWEST:
+        return None
+    times = {p: np.array([typical_us(r["times_us"]) for r in found]) for p, found in of_phase.items()}
+    return fit_tables([table_lookup(r) for r in forward], times, rounds=[r.get("round", 0) for r in forward])
+
+
+def _fit_fused(rows: Sequence[Mapping[str, Any]]) -> MeasuredLookups | None:
+    least: dict[tuple[str, int], dict[str, float]] = {}
+    documents = {row["document"]["name"]: row["document"] for row in rows}
+    for row in rows:
+        for rank, times in enumerate(row["times_us"]):
+            held = least.setdefault((row["document"]["name"], rank), {})
+            held[row["phase"].removeprefix(FUSED)] = min(times)
+    calls = [(rank_tables(documents[name], rank), us) for (name, rank), us in least.items()]
+    calls = [(lookup, us) for lookup, us in calls if lookup.tables]
+    return fit_calls([lookup for lookup, _ in calls], [us for _, us in calls]) if calls else None
+
+
+def fit_calls(
+    lookups: Sequence[Lookup], times_us: Sequence[Mapping[str, float]], caches: Sequence[float] | None = None
+) -> MeasuredLookups:
+    """FBGEMM's model from the times of whole calls; calls for the same tables are left out together."""
+    sets: dict[tuple[object, ...], int] = {}
+    for lookup in lookups:
+        sets.setdefault(lookup.tables, len(sets))
+    return fit_tables(
+        [table for lookup in lookups for table in lookup.tables],
+        {phase: np.array([us[phase] for us in times_us]) for phase in PHASES},
+        caches=caches, groups=[sets[lookup.tables] for lookup in lookups], operator=FBGEMM,
+        optimizer=lookups[0].optimizer, calls=Calls.of([len(lookup.tables) for lookup in lookups]),
+    )  # fmt: skip
+
+
+def fit_tables(
     tables: Sequence[TableLookup], times_us: Mapping[str, FloatArray], *,
     caches: Sequence[float] | None = None, groups: Sequence[int] | None = None,
     operator: str = EMBEDDING_BAG, optimizer: str = "sgd", calls: Calls | None = None,

@@ -9,34 +9,32 @@ say, a factor stays at one.
 
 from __future__ import annotations
 
-import platform as host_platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from stepsight.calibrate.draws import Document
+from stepsight.calibrate.journal import Journal
 from stepsight.constants import area
-from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.hardware.gpus import find_gpu
-from stepsight.hardware.spec import BYTES_PER_GB, ContentionSpec, GpuSpec
-from stepsight.kernels.measured import MeasuredProcessor
+from stepsight.hardware.spec import ContentionSpec
 from stepsight.overheads.tables import op_class
 from stepsight.platform.load import Platform
-from stepsight.program.job import Collective, Op
-from stepsight.run.memory import machine_memory_bytes
+from stepsight.program.job import Collective, Kernel
+from stepsight.run.measure import measure_all
+from stepsight.run.ranks import Ranks
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import PricedJob, price
 from stepsight.simulate.timeline import run
-from stepsight.workload.files import Workload
+from stepsight.workload.files import Workload, parse_workload
 
 _CONSTANTS = area("calibrate")
 NEWTON_STEP = _CONSTANTS.number("NEWTON_STEP")
 NOISE_OF_STEPS = _CONSTANTS.number("NOISE_OF_STEPS")
 PRIOR = np.array(_CONSTANTS.numbers("PRIOR"))
+TOGETHER = _CONSTANTS.whole("TOGETHER")
 TURNS_OF_NEWTON = _CONSTANTS.whole("TURNS_OF_NEWTON")
 
 KINDS = (
@@ -45,7 +43,12 @@ KINDS = (
 )  # fmt: skip
 """The kinds of work that have a factor of their own; "overlap" is what compute and communication
 cost each other while they run side by side (the slowdowns less one)."""
-_HOST = {"forward": 5, "view": 5, "copy": 5, "backward": 6, "optimizer": 7, "collective": 8}
+HOST_KINDS = {
+    "forward": "host forward", "view": "host forward", "copy": "host forward", "backward": "host backward",
+    "optimizer": "host optimizer", "collective": "host collective",
+}  # fmt: skip
+"""Which kind of work the host's time for a class of operators is."""
+_LAUNCH_KINDS = {"gemm": "gemm", "embedding": "lookup forward", "embedding_backward": "lookup backward"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,12 @@ class Rehearsal:
         for lane in priced.lanes:
             ops = priced.job.programs[int(lane.programs[0])].ops
             launches.append(
-                np.array([_launch_kind(op, i) for op in ops for i in range(len(launches_of(op)))])
+                np.array([_launch_kind(item) for op in ops for item in launches_of(op)], np.int64)
             )
-            kind = np.full(lane.lane.tape.marks, 5)
+            kind = np.full(lane.lane.tape.marks, KINDS.index("host forward"))
             for i, op in enumerate(ops):
                 first, last = lane.lane.tape.op_start_mark[i], lane.lane.tape.op_end_mark[i]
-                kind[first : last + 1] = _HOST[op_class(op.name)]
+                kind[first : last + 1] = KINDS.index(HOST_KINDS[op_class(op.name)])
             marks.append(kind)
         return cls(workload.name, priced, measured_us, tuple(launches), tuple(marks))
 
@@ -79,11 +82,7 @@ class Rehearsal:
         lanes = []
         for lane, launches, marks in zip(self.priced.lanes, self.launch_kind, self.mark_kind, strict=True):
             host = lane.times.host_us * factors[marks][:, None, None]
-            device = (
-                lane.times.device_us * factors[launches][:, None, None]
-                if len(launches)
-                else lane.times.device_us
-            )
+            device = lane.times.device_us * factors[launches][:, None, None]
             lanes.append(replace(lane, times=Priced(host, device)))
         contention = scaled_contention(platform.spec.contention, float(factors[-1]))
         crowded = replace(platform, spec=replace(platform.spec, contention=contention))
@@ -99,60 +98,49 @@ def scaled_contention(contention: ContentionSpec, factor: float) -> ContentionSp
     )
 
 
-def _launch_kind(op: Op, position: int) -> int:
-    item = launches_of(op)[position]
+def _launch_kind(item: Kernel | Collective) -> int:
     if isinstance(item, Collective):
-        return 4
-    return {"gemm": 0, "embedding": 2, "embedding_backward": 3}.get(item.family, 1)
+        return KINDS.index("communication")
+    return KINDS.index(_LAUNCH_KINDS.get(item.family, "vector"))
 
 
 @dataclass(frozen=True, slots=True)
 class InStep:
-    """The factors by kind of work, and how well the steps are met with and without them."""
+    """The factors by kind of work, and ln(predicted / measured) of every rehearsal with them."""
 
     factors: Mapping[str, float]
-    errors_before: Mapping[str, float]
-    errors_after: Mapping[str, float]
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def spread(self) -> float:
-        """Standard deviation of ln(predicted / measured) over the rehearsals."""
-        return (
-            float(np.sqrt(np.mean(np.square(list(self.errors_after.values()))))) if self.errors_after else 0.0
-        )
+        """Standard deviation over the rehearsals."""
+        return float(np.sqrt(np.mean(np.square(list(self.errors.values()))))) if self.errors else 0.0
+
+
+NOTHING_KNOWN = InStep(dict.fromkeys(KINDS, 1.0))
 
 
 def find_factors(rehearsals: Sequence[Rehearsal], platform: Platform) -> InStep:
     """The most probable factors: Gauss–Newton on ln(predicted / measured) with a prior at one."""
-    x = np.zeros(len(KINDS))
     if not rehearsals:
-        return InStep(dict.fromkeys(KINDS, 1.0), {}, {})
-    first = _errors(rehearsals, x, platform)
+        return NOTHING_KNOWN
+    x = np.zeros(len(KINDS))
     slope = np.zeros((len(rehearsals), len(x)))
     for turn in range(TURNS_OF_NEWTON):
         errors = _errors(rehearsals, x, platform)
-        weight = 1 / (
-            NOISE_OF_STEPS**2 + (0.5 * errors) ** 2
-        )  # a step that was disturbed must not bend the rest
+        # A step that was disturbed must not bend the rest.
+        weight = 1 / (NOISE_OF_STEPS**2 + (0.5 * errors) ** 2)
         if turn % 2 == 0:  # the slopes change little from one turn to the next
-            slope = np.stack(
-                [
-                    (_errors(rehearsals, x + NEWTON_STEP * unit, platform) - errors) / NEWTON_STEP
-                    for unit in np.eye(len(x))
-                ],
-                axis=1,
-            )
+            moved = [_errors(rehearsals, x + NEWTON_STEP * unit, platform) for unit in np.eye(len(x))]
+            slope = (np.stack(moved, axis=1) - errors[:, None]) / NEWTON_STEP
         normal = slope.T @ (weight[:, None] * slope) + np.diag(PRIOR**-2.0)
         move = np.linalg.solve(normal, -slope.T @ (weight * errors) - x / PRIOR**2)
         x = x + np.clip(move, -0.5, 0.5)
         if np.abs(move).max() < 0.01:
             break
-    last = _errors(rehearsals, x, platform)
-    names = [r.name for r in rehearsals]
     factors = {kind: round(float(f), 4) for kind, f in zip(KINDS, np.exp(x), strict=True)}
-    return InStep(
-        factors, dict(zip(names, first.tolist(), strict=True)), dict(zip(names, last.tolist(), strict=True))
-    )
+    errors = _errors(rehearsals, x, platform)
+    return InStep(factors, {r.name: float(e) for r, e in zip(rehearsals, errors, strict=True)})
 
 
 def _errors(rehearsals: Sequence[Rehearsal], x: FloatArray, platform: Platform) -> FloatArray:
@@ -160,171 +148,33 @@ def _errors(rehearsals: Sequence[Rehearsal], x: FloatArray, platform: Platform) 
     return np.array([np.log(r.step_us(factors, platform) / r.measured_us) for r in rehearsals])
 
 
-ABOUT = "measured by stepsight calibrate"
-CORES_PER_SM = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128}
-"""fp32 lanes of a multiprocessor by compute capability (CUDA programming guide)."""
-L2_PER_MEMORY = 2.5
-"""L2 over memory bandwidth of a GPU outside the catalogue: V100 2.4, A100 2.9, H100 1.7 (catalogue)."""
+def pending(
+    journal: Journal, stage: str, documents: Sequence[Document], passes: int
+) -> list[tuple[int, list[Document]]]:
+    """What is still to be measured: groups of different kinds of workloads, pass after pass, so that a slow
+    minute of the machine spoils none of them and a budget that ends early has seen all kinds."""
+    count = -(-len(documents) // TOGETHER)
+    done = {(s["name"], s["pass"]) for s in journal.of(stage)}
+    groups = [
+        (number, [d for d in documents[i::count] if (d["name"], number) not in done])
+        for number in range(passes)
+        for i in range(count)
+    ]
+    return [(number, group) for number, group in groups if group]
 
 
-def cpu_spec(machine: MeasuredProcessor, ranks: int) -> GpuSpec:
-    """One rank's share of this machine: a single core at a nominal clock, and its part of the memory."""
-    return GpuSpec(
-        name=_cpu_name(), vendor=host_platform.machine(), architecture="cpu", sms=1, clock_mhz=1000.0,
-        memory_gb=max(machine_memory_bytes() / BYTES_PER_GB / ranks, 0.1), memory_gbps=machine.memory_gbps,
-        l2_mb=last_level_cache_mb(), l2_gbps=4 * machine.memory_gbps,
-        peak_tflops={"fp32": machine.gflops / 1e3}, pcie_gbps=machine.memory_gbps, launch_us=0.0,
-        kernel_gap_us=0.0, source=ABOUT,
-    )  # fmt: skip
-
-
-def cuda_spec(properties: Any, machine: MeasuredProcessor) -> GpuSpec:
-    """The GPU of these ``torch.cuda.get_device_properties``; memory as this board has it."""
-    memory_gb = properties.total_memory / BYTES_PER_GB
-    entry = find_gpu(properties.name)
-    if entry is not None:
-        return replace(entry.gpu, memory_gb=memory_gb, source=f"{entry.gpu.source}; memory: the driver")
-    sms, clock_khz = properties.multi_processor_count, getattr(properties, "clock_rate", 0)
-    l2_bytes = getattr(properties, "L2_cache_size", 0)
-    lanes = CORES_PER_SM.get((properties.major, properties.minor), 0)
-    if not (sms and clock_khz and l2_bytes and lanes):
-        raise InputError(
-            properties.name, "is not in the catalogue, and its driver does not say clock, L2 and lanes",
-            "add a TOML file for it (docs/platforms.md) and calibrate with that name",
-        )  # fmt: skip
-    clock_mhz = clock_khz / 1e3
-    return GpuSpec(
-        name=properties.name, vendor="nvidia", architecture=f"sm_{properties.major}{properties.minor}",
-        sms=sms, clock_mhz=clock_mhz, memory_gb=memory_gb, memory_gbps=machine.memory_gbps,
-        l2_mb=l2_bytes / 2**20, l2_gbps=L2_PER_MEMORY * machine.memory_gbps,
-        peak_tflops={"fp32": 2 * lanes * sms * clock_mhz / 1e6}, pcie_gbps=15.75,
-        source=f"the driver; memory bandwidth {ABOUT}; PCIe: generation 3 assumed",
-    )  # fmt: skip
-
-
-def processor_spec(device: str, machine: MeasuredProcessor, ranks: int) -> GpuSpec:
-    """What one rank computes on."""
-    if device == "cpu":
-        return cpu_spec(machine, ranks)
-    import torch
-
-    return cuda_spec(torch.cuda.get_device_properties(0), machine)
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return host_platform.processor() or "cpu"
-
-
-def last_level_cache_mb() -> float:
-    """The largest cache the operating system tells of; 1 MB where it tells nothing."""
-    sizes = [1.0]
-    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = file.read_text().strip()
-        if text.endswith("K"):
-            sizes.append(float(text[:-1]) / 1024)
-        elif text.endswith("M"):
-            sizes.append(float(text[:-1]))
-    return max(sizes)
-
-
-CALIBRATION, VALIDATION = 1, 2
-"""First entry of every seed: the two never share a draw."""
-
-# METHOD §7 scaled to ranks of one or two CPU cores: dims, batches, tables per GPU and MLP widths
-# divided by two to eight, so that a step takes tens of milliseconds as it does on a GPU.
-DIMS = (32, 64, 128)
-BATCHES_PER_RANK = (128, 256, 512, 1024)
-TABLES_PER_RANK = (3, 8)
-WIDTHS = (128, 256, 512)
-FEATURES = (128, 256, 512)
-MOST_TABLE_BYTES = 64 << 20
-HEAVY_POOLING = 20.0
-SKEW = (0.0, 1.25)
-
-FAMILIES = ("bert", "gpt2", "xlnet")
-LAYERS = (2, 4)
-HIDDEN = (128, 192, 256, 384)
-SEQUENCES = (32, 64, 128)
-TOKENS_PER_RANK = (64, 1024)
-VOCABULARIES = (2000, 5000, 10000)
-
-Document = dict[str, Any]
-
-
-def random_dlrm(ranks: int, seed: int, role: int = CALIBRATION) -> Document:
-    """A DLRM as its TOML file would read: every other one has only heavy tables (mean pooling ≥ 20)."""
-    rng = np.random.default_rng([role, 1, ranks, seed])
-    heavy = seed % 2 == 0
-    dot = bool(rng.random() < 0.5)
-    width, dim = int(rng.choice(WIDTHS)), int(rng.choice(DIMS))
-    count = int(rng.integers(TABLES_PER_RANK[0] * ranks, TABLES_PER_RANK[1] * ranks + 1))
-    tables = [_table(rng, heavy, dim if dot else int(rng.choice(DIMS))) for _ in range(count)]
-    return {
-        "kind": "dlrm",
-        "name": f"dlrm-{'heavy' if heavy else 'mixed'}-{seed}",
-        "batch": int(rng.choice(BATCHES_PER_RANK)) * ranks,
-        "dense": {
-            "features": int(rng.choice(FEATURES)),
-            "bottom": [width, 2 * width, width // 2, dim],
-            "top": [2 * width, width, width // 2, 1],
-            "interaction": "dot" if dot else "cat",
-        },
-        "tables": tables,
-        "training": {"precision": "fp32", "optimizer": "sgd", "loss": "bce"},
-        "parallel": {"ranks": ranks},
-    }
-
-
-def random_torchrec(ranks: int, seed: int, role: int = CALIBRATION) -> Document:
-    """The same models as TorchRec trains them: one dim, row-wise adagrad on tables, adagrad on the rest."""
-    document = random_dlrm(ranks, seed, role)
-    dim = document["dense"]["bottom"][-1]
-    dense = {**document["dense"], "interaction": "dot" if seed % 4 else "dcnv2"}
-    if dense["interaction"] == "dcnv2":
-        dense |= {"cross_layers": 2, "cross_rank": 64}
-    return {
-        **document,
-        "name": document["name"].replace("dlrm", "torchrec"),
-        "dense": dense,
-        "tables": [{**table, "dim": dim, "rows": min(table["rows"], MOST_TABLE_BYTES // (4 * dim))}
-                   for table in document["tables"]],
-        "training": {
-            "optimizer": "adagrad", "sparse_optimizer": "rowwise_adagrad", "loss": "bce_logits",
-            "stack": "torchrec",
-        },
-        "parallel": {"ranks": ranks, "cpu_lookup": "fbgemm"},
-    }  # fmt: skip
-
-
-def _table(rng: np.random.Generator, heavy: bool, dim: int) -> Document:
-    rows = int(min(np.exp(rng.uniform(np.log(2e3), np.log(1e6))), MOST_TABLE_BYTES / (4 * dim)))
-    low, high = (HEAVY_POOLING, 3 * HEAVY_POOLING) if heavy else (1.0, HEAVY_POOLING)
-    pooling = round(float(np.exp(rng.uniform(np.log(low), np.log(high)))), 1)
-    skew = round(float(rng.uniform(*SKEW)), 2)
-    return {"rows": rows, "dim": dim, "pooling": pooling, "indices": {"zipf": skew}}
-
-
-def random_transformer(ranks: int, seed: int, role: int = CALIBRATION, family: str = "") -> Document:
-    """A small BERT, GPT-2 or XLNet trained by data parallelism with AdamW."""
-    rng = np.random.default_rng([role, 2, ranks, seed])
-    chosen = family or FAMILIES[seed % len(FAMILIES)]
-    hidden, sequence = int(rng.choice(HIDDEN)), int(rng.choice(SEQUENCES))
-    tokens = np.exp(rng.uniform(*np.log(TOKENS_PER_RANK)))
-    return {
-        "kind": "transformer",
-        "name": f"{chosen}-{seed}",
-        "family": chosen,
-        "layers": int(rng.integers(LAYERS[0], LAYERS[1] + 1)),
-        "hidden": hidden,
-        "heads": hidden // int(rng.choice((32, 64))),
-        "ffn": 4 * hidden,
-        "vocab": int(rng.choice(VOCABULARIES)),
-        "sequence": sequence,
-        "batch_per_rank": max(1, round(float(tokens) / sequence)),
-        "training": {"precision": "fp32", "optimizer": "adamw", "attention": "eager"},
-        "parallel": {"data": ranks},
-    }
+def measure_group(
+    ranks: Ranks, journal: Journal, stage: str, number: int, documents: Sequence[Document], *, steps: int,
+    blocks: int,
+) -> None:  # fmt: skip
+    """Train a group of workloads, their blocks of steps interleaved, and keep the steps. The ranks are fresh:
+    in memory that benchmarks have used steps take some percent longer."""
+    workloads = [parse_workload(dict(d), d["name"]) for d in documents]
+    measured = measure_all(ranks, workloads, steps=steps, blocks=blocks)
+    journal.add(
+        stage,
+        [
+            {"name": d["name"], "pass": number, "document": d, "steps_us": m.job_us.round(1).tolist()}
+            for d, m in zip(documents, measured, strict=True)
+        ],
+    )

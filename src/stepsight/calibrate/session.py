@@ -9,22 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepsight.calibrate.bench import lookup_bench
-from stepsight.calibrate.bench.kernel_bench import (
+from stepsight.calibrate.draws import (
     chosen_kernels,
+    random_tables,
+    random_torchrec,
     rehearsal_documents,
-    rounds_of,
+    table_lookup,
     traced_kernels,
 )
-from stepsight.calibrate.bench.kernel_bench import measure as measure_kernels
-from stepsight.calibrate.bench.lookup_bench import PHASES
-from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
-from stepsight.calibrate.rehearsal import random_torchrec
+from stepsight.calibrate.journal import ALONE, FUSED, PHASES, Journal, kernel_record, overhead_records
+from stepsight.calibrate.rehearsal import measure_group, pending
 from stepsight.constants import area
 from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.gather import HostSample
 from stepsight.records import seconds
-from stepsight.run.measure import measure_all
 from stepsight.run.ranks import Ranks
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
@@ -34,7 +32,6 @@ ALONE_ROUNDS = _CONSTANTS.whole("ALONE_ROUNDS")
 FIRST_LOOKED_UP = _CONSTANTS.whole("FIRST_LOOKED_UP")
 PROFILED = tuple(map(int, _CONSTANTS.numbers("PROFILED")))
 SHORTEST_S = _CONSTANTS.number("SHORTEST_S")
-TOGETHER = _CONSTANTS.whole("TOGETHER")
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage, how much of it is done, and how much there is."""
@@ -75,6 +72,8 @@ class Calibration:
         yield REHEARSAL, self._rehearsal
 
     def _kernels(self, deadline: float) -> None:
+        from stepsight.calibrate.kernel_bench import measure, rounds_of
+
         amounts = self.amounts
         workloads = [
             parse_workload(d, d["name"]) for d in self._documents(2 * amounts.dlrms, 2 * amounts.transformers)
@@ -85,7 +84,7 @@ class Calibration:
             missing = [k for k in members if not self.journal.known(KERNELS, kernel_record(k))]
             if not missing:
                 continue
-            answers = self.ranks.call(measure_kernels, members, amounts.kernel_repeats, i)
+            answers = self.ranks.call(measure, members, amounts.kernel_repeats, i)
             new = [
                 {**kernel_record(kernel), "times_us": [_rounded(a[j]) for a in answers]}
                 for j, kernel in enumerate(members)
@@ -101,11 +100,12 @@ class Calibration:
         if self.stack == TORCHREC_STACK:
             self._fused_lookups(deadline)
             return
-        tables = lookup_bench.random_tables(amounts.tables, self.seed)
-        size = lookup_bench.ROUND_TABLES
+        from stepsight.calibrate.lookup_bench import ROUND_TABLES
+
+        tables = random_tables(amounts.tables, self.seed)
         rounds = [
-            [{**table, "round": i // size} for table in tables[i : i + size]]
-            for i in range(0, len(tables), size)
+            [{**table, "round": i // ROUND_TABLES} for table in tables[i : i + ROUND_TABLES]]
+            for i in range(0, len(tables), ROUND_TABLES)
         ]
         self.ranks.restart()  # tables in memory that other benchmarks have used are slower
         for i, members in enumerate(self._until(deadline, LOOKUPS, rounds)):
@@ -115,7 +115,7 @@ class Calibration:
 
     def _fused_lookups(self, deadline: float) -> None:
         """Tables of models that are not rehearsed, a rank's in one call."""
-        from stepsight.calibrate.bench import fused_bench
+        from stepsight.calibrate.lookup_bench import measure_fused
 
         amounts = self.amounts
         documents = [
@@ -124,22 +124,20 @@ class Calibration:
         rounds = [documents[i : i + 4] for i in range(0, len(documents), 4)]
         self.ranks.restart()
         for i, members in enumerate(self._until(deadline, LOOKUPS, rounds)):
-            asked = {"document": members[0], "phase": f"{fused_bench.FUSED}forward"}
-            if not self.journal.known(LOOKUPS, asked):
-                answers = self.ranks.call(fused_bench.measure, members, amounts.table_repeats, i)
-                self.journal.add(LOOKUPS, fused_bench.records(members, answers))
+            if self.journal.known(LOOKUPS, {"document": members[0], "phase": f"{FUSED}forward"}):
+                continue
+            answers = self.ranks.call(measure_fused, members, amounts.table_repeats, i)
+            self.journal.add(LOOKUPS, fused_records(members, answers))
 
     def _lookup_round(self, tables: Sequence[dict[str, Any]], number: int, *, alone: bool) -> None:
-        lookups = [lookup_bench.table_lookup(record) for record in tables]
-        repeats = self.amounts.table_repeats
-        answers = self.ranks.call(lookup_bench.measure, lookups, repeats, number, alone)
-        phases = [p + how for how in (("", lookup_bench.ALONE) if alone else ("",)) for p in PHASES]
+        from stepsight.calibrate.lookup_bench import measure
+
+        lookups = [table_lookup(record) for record in tables]
+        answers = self.ranks.call(measure, lookups, self.amounts.table_repeats, number, alone)
         for j, record in enumerate(tables):
-            taken = {phase: [_rounded(answer[j].of(phase)) for answer in answers] for phase in phases}
-            self.journal.add(
-                LOOKUPS,
-                [{**record, "phase": p, "times_us": [t for t in times if t]} for p, times in taken.items()],
-            )
+            for phase in (p + how for how in (("", ALONE) if alone else ("",)) for p in PHASES):
+                times = [_rounded(answer[j][phase]) for answer in answers]
+                self.journal.add(LOOKUPS, [{**record, "phase": phase, "times_us": [t for t in times if t]}])
 
     def _host(self, deadline: float) -> None:
         """What the host spends around kernels, from profiled steps of every kind of workload."""
@@ -159,7 +157,7 @@ class Calibration:
             self.journal.add(HOST, overhead_records(gathered_overheads(samples)))
 
     def _collectives(self, deadline: float) -> None:
-        from stepsight.calibrate.bench import collective_bench
+        from stepsight.calibrate import collective_bench
 
         n = self.ranks.ranks
         wanted = [(k, s) for s in COLLECTIVE_BYTES for k in COLLECTIVE_KINDS]
@@ -182,7 +180,7 @@ class Calibration:
                 )
 
     def _contention(self, deadline: float) -> None:
-        from stepsight.calibrate.bench import collective_bench
+        from stepsight.calibrate import collective_bench
 
         if self.journal.of(CONTENTION):
             return
@@ -191,32 +189,11 @@ class Calibration:
             self.journal.add(CONTENTION, [row for rows in answers for row in rows])
 
     def _rehearsal(self, deadline: float) -> None:
-        """Every workload in several passes: a slow minute of the machine then spoils none of them."""
         a = self.amounts
-        documents = self._documents(a.dlrms, a.transformers)
-        count = -(-len(documents) // TOGETHER)
-        # Kinds in turn, so that a budget that ends early has seen all of them.
-        turns = [(number, documents[i::count]) for number in range(a.passes) for i in range(count)]
-        done = {(s["name"], s["pass"]) for s in self.journal.of(REHEARSAL)}
-        for number, part in self._until(deadline, REHEARSAL, turns):
-            missing = [d for d in part if (d["name"], number) not in done]
-            if not missing:
-                continue
-            workloads = [parse_workload(d, d["name"]) for d in missing]
-            self.ranks.restart()  # in memory that benchmarks have used steps take some percent longer
-            measured = measure_all(self.ranks, workloads, steps=a.steps, blocks=a.blocks)
-            self.journal.add(
-                REHEARSAL,
-                [
-                    {
-                        "name": d["name"],
-                        "pass": number,
-                        "document": d,
-                        "steps_us": m.job_us.round(1).tolist(),
-                    }
-                    for d, m in zip(missing, measured, strict=True)
-                ],
-            )
+        left = pending(self.journal, REHEARSAL, self._documents(a.dlrms, a.transformers), a.passes)
+        for number, group in self._until(deadline, REHEARSAL, left):
+            self.ranks.restart()
+            measure_group(self.ranks, self.journal, REHEARSAL, number, group, steps=a.steps, blocks=a.blocks)
 
     def _until(self, deadline: float, stage: str, work: Sequence[Any]) -> Iterator[Any]:
         """The pieces of work one by one, as long as there is time; at least one."""
@@ -227,6 +204,21 @@ class Calibration:
                 return
             yield piece
         self.progress(stage, len(work), len(work))
+
+
+def fused_records(
+    documents: Sequence[dict[str, Any]], answers: Sequence[Sequence[Any]]
+) -> list[dict[str, Any]]:
+    """What the journal keeps of the ranks' answers."""
+    return [
+        {
+            "document": document,
+            "phase": FUSED + phase,
+            "times_us": [[turn[p] for turn in answer[i]] for answer in answers],
+        }
+        for i, document in enumerate(documents)
+        for p, phase in enumerate(PHASES)
+    ]
 
 
 def _rounded(times: Sequence[float]) -> list[float]:

@@ -17,9 +17,8 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
-from stepsight.run.memory import map_for_steps
 from stepsight.run.ranks import Ranks
-from stepsight.run.worker import Rank
+from stepsight.run.worker import Rank, map_for_steps
 from stepsight.workload.files import Workload
 
 

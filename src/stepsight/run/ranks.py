@@ -18,8 +18,7 @@ from typing import IO, Any
 
 from stepsight.errors import InputError, StepsightError
 from stepsight.run import amx
-from stepsight.run.memory import with_huge_pages
-from stepsight.run.worker import Rank, read_frame, write_frame
+from stepsight.run.worker import Rank, read_frame, with_huge_pages, write_frame
 
 START_SECONDS = 120.0
 """Importing torch on a busy machine takes seconds; two minutes without an answer is a failure."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,32 +13,20 @@ from typing import Any
 import click
 import msgspec
 
-from stepsight.calibrate.fit import step_us
-from stepsight.calibrate.journal import Journal
-from stepsight.calibrate.rehearsal import (
-    FAMILIES,
-    VALIDATION,
-    Document,
-    random_dlrm,
-    random_torchrec,
-    random_transformer,
-)
+from stepsight.calibrate.draws import VALIDATION, Document, random_documents
+from stepsight.calibrate.journal import Journal, step_us
 from stepsight.errors import InputError
 from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
 from stepsight.score import BLIND, Score, gmae
 from stepsight.terminal import listing, terminal
 from stepsight.validate.scoreboard import add_draw, end, plain, table
-from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
-from stepsight.workload.llm.eager.build import MODELS
 
 DLRM_BAR, NLP_BAR = 0.0521, 0.0300
 """METHOD §7 for DLRM and NLP."""
 PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec stepsight{rank}'."
 PREDICTED, MEASURED = "predicted", "measured"
-TOGETHER = 6
-"""Workloads whose blocks of steps are interleaved."""
 PASSES = 2
 """Passes that measure every workload, each by fresh processes: their difference is the noise."""
 
@@ -68,6 +56,7 @@ def command(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Predict random models on a calibrated platform, train them here, and score the predictions."""
+    from stepsight.calibrate.rehearsal import measure_group, pending
     from stepsight.calibrate.session import budget_seconds
     from stepsight.platform.load import load_platform
     from stepsight.run.ranks import Ranks, writable_folder
@@ -77,21 +66,18 @@ def command(
     began = time.monotonic()
     deadline = began + (budget_seconds(budget) if budget else 1e9)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
-
-    def start() -> Ranks:
-        return Ranks(ranks, device, address=address, interface=interface, prefixes=prefixes)
-
     with tempfile.TemporaryDirectory() as scratch:
         journal = Journal(writable_folder(out or Path(scratch)), resume=True)
-        documents = live_documents(ranks, configs, nlp, seed, stack)
+        documents = random_documents(ranks, configs, nlp, stack, VALIDATION, 1000 * seed)
         predict_all(documents, platform, journal)
-        left = list(pending(journal, documents))
-        for i, (number, group) in enumerate(left):
+        left = pending(journal, MEASURED, documents, PASSES)
+        for i, (number, members) in enumerate(left):
             if time.monotonic() > deadline:
                 click.echo(f"{len(left) - i} of {len(left)} groups are left; run again to go on", err=True)
                 break
             click.echo(f"measuring group {i + 1} of {len(left)}, pass {number + 1}", err=True)
-            measure_group(start, number, group, journal, steps, blocks)
+            with Ranks(ranks, device, address=address, interface=interface, prefixes=prefixes) as group:
+                measure_group(group, journal, MEASURED, number, members, steps=steps, blocks=blocks)
         rows = rows_of(journal)
     if not rows:
         raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
@@ -122,20 +108,6 @@ class LiveRow:
         return abs(self.passes_us[0] / self.passes_us[-1] - 1)
 
 
-def live_documents(
-    ranks: int, dlrms: int, transformers: int, seed: int, stack: str = EAGER
-) -> list[Document]:
-    """The workloads to score on; none took part in any calibration."""
-    known = [family for family in FAMILIES if family in MODELS]
-    first = 1000 * seed
-    if stack == TORCHREC_STACK:
-        return [random_torchrec(ranks, first + i, VALIDATION) for i in range(dlrms)]
-    documents = [random_dlrm(ranks, first + i, VALIDATION) for i in range(dlrms)]
-    return documents + [
-        random_transformer(ranks, first + i, VALIDATION, known[i % len(known)]) for i in range(transformers)
-    ]
-
-
 def kind_of(document: Document) -> str:
     if document["name"].startswith("torchrec-"):
         return "TorchRec"
@@ -152,33 +124,6 @@ def predict_all(documents: Sequence[Document], platform: Platform, journal: Jour
         record = {"name": document["name"], "kind": kind_of(document), "document": document,
                   "predicted_us": prediction.step_us, "naive_us": prediction.naive_us}  # fmt: skip
         journal.add(PREDICTED, [record])
-
-
-def pending(journal: Journal, documents: Sequence[Document]) -> Iterator[tuple[int, list[Document]]]:
-    """What is still to be measured: groups of different kinds of workloads, pass after pass."""
-    count = -(-len(documents) // TOGETHER)
-    done = {(s["name"], s["pass"]) for s in journal.of(MEASURED)}
-    for number in range(PASSES):
-        for i in range(count):
-            missing = [d for d in documents[i::count] if (d["name"], number) not in done]
-            if missing:
-                yield number, missing
-
-
-def measure_group(
-    start: Callable[[], Any], number: int, documents: Sequence[Document], journal: Journal, steps: int,
-    blocks: int,
-) -> None:  # fmt: skip
-    """Train one group with fresh ranks and keep its steps."""
-    from stepsight.run.measure import measure_all
-
-    workloads = [parse_workload(dict(d), d["name"]) for d in documents]
-    with start() as ranks:
-        measured = measure_all(ranks, workloads, steps=steps, blocks=blocks)
-    journal.add(
-        MEASURED,
-        [{"name": m.name, "pass": number, "steps_us": m.job_us.round(1).tolist()} for m in measured],
-    )
 
 
 def rows_of(journal: Journal) -> list[LiveRow]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.calibrate.lookup_fit import fit_lookups
+from stepsight.calibrate.lookup_fit import fit_tables
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Source
 from stepsight.kernels.embedding.cpu.measured import FORMAT, MeasuredLookups
@@ -46,7 +46,7 @@ def true_us(tables: list[TableLookup], phase: str) -> np.ndarray:
 def fitted() -> MeasuredLookups:
     tables = random_tables(240, seed=1)
     times = {phase: true_us(tables, phase) for phase in ("forward", "backward")}
-    return fit_lookups(tables, times, caches=CACHES)
+    return fit_tables(tables, times, caches=CACHES)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
@@ -89,14 +89,14 @@ def test_a_folder_keeps_the_model(fitted: MeasuredLookups, tmp_path: Path) -> No
 def test_few_samples_fit_rates_alone() -> None:
     tables = random_tables(12, seed=6)
     times = {phase: true_us(tables, phase) for phase in ("forward", "backward")}
-    model = fit_lookups(tables, times, caches=CACHES)
+    model = fit_tables(tables, times, caches=CACHES)
     assert model.phases["forward"].residual is None
     assert np.all(model.phases["forward"].rates >= 0)
 
 
 def test_nothing_measured_and_a_damaged_file_are_said(tmp_path: Path) -> None:
     with pytest.raises(StepsightError, match="no measured lookups"):
-        fit_lookups([], {})
+        fit_tables([], {})
     with pytest.raises(InputError, match="cannot be read"):
         MeasuredLookups.load(tmp_path)
     (tmp_path / "embedding.json").write_text(f'{{"format": {FORMAT}}}')

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepsight.calibrate.bench.fused_bench import FbgemmTables, time_lookups
+from stepsight.calibrate.lookup_bench import FbgemmTables, time_lookups
 from stepsight.errors import StepsightError
 from stepsight.run.lookup import TableBatch, pooled
 from stepsight.tables.indices.distributions import IndexDistribution

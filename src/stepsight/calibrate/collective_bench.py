@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stepsight.calibrate.bench.kernel_bench import Stopwatch
+from stepsight.calibrate.kernel_bench import Stopwatch
 from stepsight.run.worker import Rank
 
 WARM = 2

@@ -6,17 +6,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stepsight.calibrate.bench.kernel_bench import (
+from stepsight.calibrate.draws import chosen_kernels, rehearsal_documents, traced_kernels
+from stepsight.calibrate.kernel_bench import (
     ROUND_BYTES,
-    chosen_kernels,
+    measure,
     operand_bytes,
-    rehearsal_documents,
+    operand_count,
+    prepare,
     rounds_of,
-    time_kernels,
     tiny,
-    traced_kernels,
 )
-from stepsight.calibrate.bench.torch_kernels import operand_count, prepare
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.job import Kernel
 from stepsight.run.worker import Rank
@@ -112,6 +111,6 @@ def test_rounds_mix_kernels_and_hold_them_all_once() -> None:
 
 
 def test_every_repeat_of_every_kernel_is_timed() -> None:
-    times = time_kernels(Rank(0, 1, "cpu", (0,)), SMALL[:5], repeats=3, seed=0)
+    times = measure(Rank(0, 1, "cpu", (0,)), SMALL[:5], repeats=3, seed=0)
     assert [len(t) for t in times] == [3] * 5
     assert all(t > 0 for row in times for t in row)

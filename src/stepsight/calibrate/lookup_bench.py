@@ -1,37 +1,98 @@
-"""Lookups of FBGEMM's table-batched operator as a rank of TorchRec makes them: all its tables in one call.
+"""Embedding lookups as `stepsight run` trains them: table by table in plain torch, or all tables of a rank of
+TorchRec in one call of FBGEMM's table-batched operator.
 
-A forward, then a backward whose update is fused. Batches take turns, and the caches are swept before each
-phase, as the dense part of a training step does.
+Batches take turns, and the caches are swept before each phase, as the dense part of a training step does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
+import torch
 
-from stepsight.calibrate.bench.lookup_bench import PHASES
-from stepsight.calibrate.lookup_fit import Calls, fit_lookups
+from stepsight.calibrate.draws import MOST_LOOKUP_BYTES, rank_tables
+from stepsight.calibrate.journal import ALONE, PHASES
+from stepsight.calibrate.kernel_bench import Stopwatch, meet
 from stepsight.errors import StepsightError
-from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
-from stepsight.run.worker import Rank
+from stepsight.run.lookup import TableBatch, pooled, update_rows
+from stepsight.run.worker import Rank, keep_memory, map_memory
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.lookup import FBGEMM, FBGEMM_OPTIMIZERS, Lookup, TableLookup
+from stepsight.tables.lookup import FBGEMM_OPTIMIZERS, Lookup, TableLookup
 from stepsight.tables.table import optimizer_state
-from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.dlrm.embeddings import rank_lookup
-from stepsight.workload.files import parse_workload
 
-FUSED = "fused "
-"""Before the phase, in a record of the journal."""
+ROUND_TABLES = 8
+"""Tables in turn, as a rank's own tables follow each other in a step."""
+WARM = 1
+SWEEP_BYTES = 64 << 20
+"""Between the lookups of a step and its updates, and from step to step, the dense part empties the caches."""
 LEARNING_RATE = 1e-3
+
+
+def measure(
+    rank: Rank, tables: Sequence[TableLookup], repeats: int, seed: int, alone: bool = False
+) -> list[dict[str, list[float]]]:
+    """Lookups and updates of a round of tables, all ranks at once, each in its own order: µs by phase.
+
+    With ``alone`` the first rank does each turn a second time while the others wait: the two follow
+    one another, since the machine itself is slower or faster from minute to minute.
+    """
+    bench = _Bench(rank, tables, seed)
+    sweep = torch.zeros(SWEEP_BYTES // 4, device=rank.device)
+    map_memory(2 * MOST_LOOKUP_BYTES, rank.device)
+    times: list[dict[str, list[float]]] = [
+        {p + how: [] for p in PHASES for how in ("", ALONE)} for _ in tables
+    ]
+    with torch.no_grad():
+        for turn in range(repeats + WARM):
+            bench.rng.shuffle(bench.order)  # what runs before a table is part of its time
+            for phase in PHASES:
+                for how in ("", ALONE) if alone else ("",):
+                    sweep.add_(1.0)
+                    meet(rank)
+                    if how and rank.rank:
+                        continue
+                    for i, taken in bench.turn(phase, turn):
+                        if turn >= WARM:
+                            times[i][phase + how].append(taken)
+    meet(rank)
+    return times
+
+
+class _Bench:
+    """The tables of a round on one rank, with two batches that take turns."""
+
+    def __init__(self, rank: Rank, tables: Sequence[TableLookup], seed: int) -> None:
+        # What runs on the other ranks meanwhile is part of a table's time: let it be another table.
+        self.rng = np.random.default_rng([seed, rank.rank])
+        self.device, self.tables = rank.device, tables
+        self.stopwatch = Stopwatch(rank.device, own_time=len(rank.cores) == 1)
+        self.weights = [torch.rand(t.rows, t.dim, device=rank.device) for t in tables]
+        self.batches = [
+            [TableBatch.sample(Lookup((t,)), 0, self.rng, rank.device) for _ in range(2)] for t in tables
+        ]
+        self.order = list(range(len(tables)))
+
+    def turn(self, phase: str, number: int) -> Iterator[tuple[int, float]]:
+        """Every table once: which it is, and its µs."""
+        if phase == "forward":
+            for i in self.order:
+                yield i, self.stopwatch.time_us(partial(pooled, self.weights[i], self.batches[i][number % 2]))
+            return
+        grads = [torch.rand(t.batch, t.dim, device=self.device) for t in self.tables]
+        for i in reversed(self.order):
+            update = partial(update_rows, self.weights[i], self.batches[i][number % 2], grads[i], 0.01)
+            yield i, self.stopwatch.time_us(update)
+
+
 INSTALL_FBGEMM = "pip install torch==2.13.0 && pip install fbgemm-gpu-cpu==1.8.0"
 """The two load each other only in matching releases."""
-_WARM = (TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),)
-"""A lookup of next to nothing, before what is timed: the code is warm in a training loop."""
-_SWEEP_BYTES = 96 << 20
+_NEXT_TO_NOTHING = (TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),)
+"""Looked up before what is timed: the code is warm in a training loop."""
+_FUSED_SWEEP_BYTES = 96 << 20
 """Larger than the last-level cache of common processors: reading it empties the caches."""
 
 
@@ -39,8 +100,6 @@ class FbgemmTables:
     """All tables of a lookup in one call of FBGEMM's operator on a CPU, as TorchRec makes it."""
 
     def __init__(self, lookup: Lookup, seed: int, batches: int = 2) -> None:
-        import torch
-
         training, common, configs = _fbgemm(lookup)
         sizes = [t.rows * t.dim for t in lookup.tables]
         per_element, per_row = optimizer_state(lookup.optimizer)
@@ -62,10 +121,6 @@ class FbgemmTables:
 
     def _batch(self, rng: np.random.Generator) -> Any:
         """All tables' indices one after the other, and where each bag of each table starts."""
-        import torch
-
-        from stepsight.run.lookup import TableBatch
-
         tables = [TableBatch.sample(self.lookup, i, rng, "cpu") for i in range(len(self.lookup.tables))]
         starts = np.cumsum([0, *(len(t.indices) for t in tables)])
         offsets = [t.offsets[:-1] + int(start) for t, start in zip(tables, starts, strict=False)]
@@ -87,32 +142,22 @@ def _fbgemm(lookup: Lookup) -> tuple[Any, Any, Any]:
     if any(t.dtype != "fp32" or t.weighted or t.dim % 4 for t in lookup.tables):
         raise StepsightError("the fbgemm operator is measured for unweighted fp32 rows of 4, 8, 12, … values")
     try:
-        from fbgemm_gpu import (
-            split_embedding_configs,
-            split_table_batched_embeddings_ops_common,
-            split_table_batched_embeddings_ops_training,
-        )
+        from fbgemm_gpu import split_embedding_configs as configs
+        from fbgemm_gpu import split_table_batched_embeddings_ops_common as common
+        from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
     except (ImportError, OSError) as error:
         raise StepsightError(f"fbgemm-gpu-cpu does not load ({error}): {INSTALL_FBGEMM}") from None
-    return (
-        split_table_batched_embeddings_ops_training,
-        split_table_batched_embeddings_ops_common,
-        split_embedding_configs,
-    )
+    return training, common, configs
 
 
 def time_lookups(lookups: Sequence[Lookup], repeats: int, seed: int) -> list[list[list[float]]]:
     """µs of each lookup by repeat and phase, all lookups in turn, after one round that is thrown away."""
-    import torch
-
-    from stepsight.run.memory import keep_memory, map_memory
-
     # One thread's own time does not count what other programs take of the processor.
     clock_ns = thread_time_ns if torch.get_num_threads() == 1 else perf_counter_ns
     made = [FbgemmTables(lookup, seed + i) for i, lookup in enumerate(lookups)]
-    warm = FbgemmTables(Lookup(_WARM, lookups[0].optimizer), seed, 1) if lookups else None
+    warm = FbgemmTables(Lookup(_NEXT_TO_NOTHING, lookups[0].optimizer), seed, 1) if lookups else None
     keep_memory()
-    sweep = torch.zeros(_SWEEP_BYTES // 4)
+    sweep = torch.zeros(_FUSED_SWEEP_BYTES // 4)
     map_memory(max((tables.workspace_bytes for tables in made), default=0), "cpu")
     times: list[list[list[float]]] = [[] for _ in made]
     for repeat in range(repeats + 1):
@@ -134,65 +179,11 @@ def time_lookups(lookups: Sequence[Lookup], repeats: int, seed: int) -> list[lis
     return times
 
 
-def own_lookup(document: Mapping[str, Any], rank: int) -> Lookup:
-    """What a rank of the described model looks up."""
-    workload = parse_workload(dict(document), str(document["name"]))
-    assert isinstance(workload, DlrmWorkload)
-    return rank_lookup(workload.config, workload.plan, rank, fused=True)
-
-
-def measure(rank: Rank, documents: Sequence[Mapping[str, Any]], repeats: int, seed: int) -> list[Any]:
+def measure_fused(rank: Rank, documents: Sequence[Mapping[str, Any]], repeats: int, seed: int) -> list[Any]:
     """µs of the rank's own tables of each model, documents × repeats × phases; all ranks at once."""
-    import torch
-
-    from stepsight.calibrate.bench.kernel_bench import meet
-
     torch.set_num_threads(max(len(rank.cores), 1))
-    lookups = [own_lookup(d, rank.rank) for d in documents]
+    lookups = [rank_tables(d, rank.rank) for d in documents]
     meet(rank)
     times = time_lookups(lookups, repeats, seed)
     meet(rank)
     return times
-
-
-def records(documents: Sequence[Mapping[str, Any]], answers: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    """What the journal keeps of the ranks' answers."""
-    return [
-        {
-            "document": dict(document),
-            "phase": FUSED + phase,
-            "times_us": [[turn[p] for turn in answer[i]] for answer in answers],
-        }
-        for i, document in enumerate(documents)
-        for p, phase in enumerate(PHASES)
-    ]
-
-
-def fit(rows: Sequence[Mapping[str, Any]]) -> MeasuredLookups | None:
-    """The operator's model from the journal's records; None where it has none."""
-    least: dict[tuple[str, int], dict[str, float]] = {}
-    documents = {}
-    for row in rows:
-        if row["phase"].startswith(FUSED):
-            documents[row["document"]["name"]] = row["document"]
-            for rank, times in enumerate(row["times_us"]):
-                held = least.setdefault((row["document"]["name"], rank), {})
-                held[row["phase"].removeprefix(FUSED)] = min(times)
-    found = [(own_lookup(documents[name], rank), us) for (name, rank), us in least.items()]
-    found = [(lookup, us) for lookup, us in found if lookup.tables]
-    return fit_calls([lookup for lookup, _ in found], [us for _, us in found]) if found else None
-
-
-def fit_calls(
-    lookups: Sequence[Lookup], times_us: Sequence[Mapping[str, float]], caches: Sequence[float] | None = None
-) -> MeasuredLookups:
-    """The operator's model from the times of whole calls; calls for the same tables are left out together."""
-    sets: dict[tuple[object, ...], int] = {}
-    for lookup in lookups:
-        sets.setdefault(lookup.tables, len(sets))
-    return fit_lookups(
-        [table for lookup in lookups for table in lookup.tables],
-        {phase: np.array([us[phase] for us in times_us]) for phase in PHASES},
-        caches=caches, groups=[sets[lookup.tables] for lookup in lookups], operator=FBGEMM,
-        optimizer=lookups[0].optimizer, calls=Calls.of([len(lookup.tables) for lookup in lookups]),
-    )  # fmt: skip

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from stepsight.calibrate.bench.fused_bench import fit_calls
+from stepsight.calibrate.draws import random_torchrec, rank_tables
+from stepsight.calibrate.lookup_fit import fit_calls, fit_lookups
+from stepsight.calibrate.session import fused_records
 from stepsight.errors import StepsightError
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
 from stepsight.kernels.embedding.cpu.work import work
@@ -74,3 +78,25 @@ def test_an_optimizer_that_was_not_measured_is_refused(fitted: MeasuredLookups) 
     assert set(fitted.phases) == {"forward", "backward sgd"}
     with pytest.raises(StepsightError, match=r"rowwise_adagrad.*only sgd"):
         fitted.lookup_us("backward", random_lookups(1, seed=5)[0].tables, "rowwise_adagrad")
+
+
+def made_up(document: dict[str, Any], rank: int) -> list[list[float]]:
+    """Three turns of a processor that needs 20 ns for a value forward and 100 ns backward."""
+    values = sum(t.lookups * t.dim for t in rank_tables(document, rank).tables)
+    return [[50 + 0.02 * values, 80 + 0.1 * values]] * 3
+
+
+def test_records_become_a_model_of_all_tables_of_a_rank() -> None:
+    documents = [random_torchrec(2, seed) for seed in range(1000, 1016)]
+    answers = [[made_up(d, rank) for d in documents] for rank in range(2)]
+    model = fit_lookups(fused_records(documents, answers))
+    assert model is not None
+    assert model.operator == FBGEMM
+    unseen = random_torchrec(2, 2000)
+    lookup = rank_tables(unseen, 0)
+    for phase, wanted in zip(("forward", "backward"), made_up(unseen, 0)[0], strict=True):
+        assert model.lookup_us(phase, lookup.tables, lookup.optimizer) == pytest.approx(wanted, rel=0.15)
+
+
+def test_a_journal_with_few_lookups_has_no_model() -> None:
+    assert fit_lookups([{"phase": "forward", "rows": 10, "times_us": [[1.0]]}]) is None

@@ -1,1 +1,0 @@
-"""The benchmarks that a calibration runs."""
