@@ -154,10 +154,10 @@ class Prediction:
 
     @property
     def what_would_help(self) -> tuple[str, ...]:
-        """Changes that would make a job fit that does not: tried ones where there are any."""
+        """What would make a job fit that does not: changes that were tried, else what has the room."""
         if self.memory is None or self.remedies:
             return self.remedies
-        return what_would_help(self.memory, self.gpu, len(self.ranks), self.setup)
+        return what_would_help(self.memory, self.gpu)
 
     @property
     def exposed_communication_us(self) -> float:

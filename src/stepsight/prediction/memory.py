@@ -1,8 +1,4 @@
-"""What one rank's memory must hold, against what its GPU has: the one definition of "fits".
-
-Where a job does not fit: what would help, by which part is too large, and which GPUs have the room. Nothing
-that the job does already is advised.
-"""
+"""What one rank's memory must hold, against what its GPU has: the one definition of "fits"."""
 
 from __future__ import annotations
 
@@ -20,14 +16,8 @@ FITS = 0.5
 """A job fits where that is at least as likely as not: where its need, by our count, is within what is usable.
 Searches recommend only what is surer."""
 MOST_GPUS = 3
-STATE = ("optimizer_state", "gradients", "parameters")
-RECOMPUTATION = {
-    "": "recomputation of activations",
-    "none": "recomputation of activations",
-    "selective": "full recomputation of activations",
-    "partial": "recomputation of all layers' activations",
-}
-"""What keeps fewer activations than each kind of recomputation; nothing does than the full one."""
+STATE = ("optimizer_state", "gradients", "parameters", "tables")
+"""What is there from step to step."""
 
 
 def fit_probability(needed_bytes: float, usable_bytes: float) -> float:
@@ -77,100 +67,28 @@ class MemoryLine:
         return 0.0 if self.fits else self.total_bytes - self.usable_bytes
 
 
-def what_would_help(
-    memory: MemoryLine, gpu: GpuSpec | None, ranks: int, setup: Setup | None = None
-) -> tuple[str, ...]:
-    """Changes that would make room, the most direct first; empty where it fits."""
+def what_would_help(memory: MemoryLine, gpu: GpuSpec | None) -> tuple[str, ...]:
+    """What has the room, where a job does not fit; `stepsight advise` tries changes of the job itself."""
     if memory.fits:
         return ()
-    job = setup or Setup()
-    helps = [*_activations(memory, job), *_tables(memory), *_state(memory, ranks, job)]
-    helps = helps or _together(memory, job)
-    larger = _larger(memory, gpu)
-    if not larger and not any("more GPUs" in one for one in helps):
-        larger = ["no GPU of the catalogue has this much memory: spread the model over more GPUs"]
-    return (*helps, *larger)
-
-
-def _activations(memory: MemoryLine, job: Setup) -> list[str]:
-    """Activations and what goes with them: buffers of the loss, and what the allocator cannot join."""
-    held = _held(memory)
-    left = memory.usable_bytes - (memory.total_bytes - held)
-    if memory.parts_bytes.get("activations", 0.0) <= 0 or held <= 0 or left <= 0:
-        return []
-    most = largest_batch(memory, job)
-    if most >= 1:
-        field = "parallel.micro_batch of at most" if job.at_once else "a batch of at most"
-        each = "" if job.at_once else f" {job.shared_by}"
-        return [_either(f"{field} {most:,}{each}", *_recomputation(job))]
-    return [_either(*_recomputation(job), _split_sequences(job))]
+    helps = []
+    if memory.parts_bytes.get("tables", 0.0) >= memory.excess_bytes:
+        helps.append("tables over more ranks or cut in parts (`stepsight shard`), or tables in fp16")
+    room = sorted(
+        (e.gpu.memory_gb, e.gpu.name)
+        for e in gpu_catalogue().values()
+        if e.gpu.usable_bytes >= memory.total_bytes and (gpu is None or e.gpu.vendor == gpu.vendor)
+    )
+    names = ", ".join(name for _, name in room[:MOST_GPUS])
+    needed_gb = math.ceil(memory.total_bytes / usable_bytes(1))
+    larger = f"a GPU with {needed_gb:,} GB or more: {names}"
+    none = "no GPU of the catalogue has this much memory: spread the model over more GPUs"
+    return (*helps, larger if room else none)
 
 
 def largest_batch(memory: MemoryLine, job: Setup) -> int:
     """Samples of a rank whose activations fit next to parameters and optimizer state."""
-    held = _held(memory)
-    left = memory.usable_bytes - (memory.total_bytes - held)
+    state = sum(memory.parts_bytes.get(name, 0.0) for name in STATE)
+    held, left = memory.total_bytes - state, memory.usable_bytes - state
     at_once = job.at_once or (job.samples or 0.0) / job.replicas
     return int(at_once * left / held) if held > 0 and left > 0 else 0
-
-
-def _held(memory: MemoryLine) -> float:
-    """All that is not there from step to step."""
-    return memory.total_bytes - sum(memory.parts_bytes.get(name, 0.0) for name in (*STATE, "tables"))
-
-
-def _recomputation(job: Setup) -> tuple[str, ...]:
-    return (RECOMPUTATION[job.recompute],) if job.recompute in RECOMPUTATION else ()
-
-
-def _split_sequences(job: Setup) -> str:
-    split = any(size > 1 for name, size in job.parallel if name in ("tensor", "context"))
-    return f"sequences split over {'more ' if split else ''}ranks (tensor or context parallelism)"
-
-
-def _either(*changes: str) -> str:
-    return ", or ".join(changes)
-
-
-def _tables(memory: MemoryLine) -> list[str]:
-    if memory.parts_bytes.get("tables", 0.0) < memory.excess_bytes:
-        return []
-    return ["tables over more ranks or cut in parts (`stepsight shard`), or tables in fp16"]
-
-
-def _state(memory: MemoryLine, ranks: int, job: Setup) -> list[str]:
-    """Weights, gradients and optimizer state: sharded where they are whole, else over more GPUs."""
-    if sum(memory.parts_bytes.get(name, 0.0) for name in STATE) < memory.excess_bytes:
-        return []
-    if job.zero == 3:
-        return ["more GPUs: each then holds a smaller shard of weights, gradients and optimizer state"]
-    replicas = job.replicas if job.parallel else ranks
-    if replicas == 1:
-        return ["more GPUs, with optimizer state, gradients or weights sharded over them (ZeRO, FSDP)"]
-    whole = {1: "gradients or weights", 2: "weights"}.get(job.zero, "optimizer state, gradients or weights")
-    return [f"{whole} sharded over the data-parallel ranks ({'FSDP' if job.zero == 2 else 'ZeRO, FSDP'})"]
-
-
-def _together(memory: MemoryLine, job: Setup) -> list[str]:
-    """Where no part alone is as large as what is missing."""
-    state = sum(memory.parts_bytes.get(name, 0.0) for name in STATE)
-    if not memory.parts_bytes.get("activations") or not state or _held(memory) + state < memory.excess_bytes:
-        return []
-    fewer = [] if job.at_once == 1 else ["smaller micro-batches"]
-    fewer = [*fewer, *_recomputation(job)] or [_split_sequences(job)]
-    return [
-        f"less of both: {' or '.join(fewer)}; weights, gradients and optimizer state over more GPUs"
-        f" ({'' if job.zero == 3 else 'FSDP, '}tensor or pipeline parallelism)"
-    ]
-
-
-def _larger(memory: MemoryLine, gpu: GpuSpec | None) -> list[str]:
-    room = [
-        (e.gpu.memory_gb, e.gpu.name)
-        for e in gpu_catalogue().values()
-        if e.gpu.usable_bytes >= memory.total_bytes and (gpu is None or e.gpu.vendor == gpu.vendor)
-    ]
-    if not room:
-        return []
-    names = ", ".join(name for _, name in sorted(room)[:MOST_GPUS])
-    return [f"a GPU with {math.ceil(memory.total_bytes / usable_bytes(1)):,} GB or more: {names}"]
