@@ -42,4 +42,4 @@ def test_a_table(tmp_path: Path) -> None:
     source.write_text("gpu,op,rows,cols\nP100,layer_norm,4096,1000\nP100,softmax,4096,1000\n")
     result = CliRunner().invoke(kernel, ["--table", str(source), "--out", str(out)], catch_exceptions=False)
     assert "2 learned" in result.output
-    assert out.read_text().splitlines()[0].startswith("gpu,op,rows,cols,time_us,kernel_us,source")
+    assert out.read_text().splitlines()[0].startswith("gpu,op,rows,cols,time_us,source")

@@ -1,6 +1,7 @@
 """Tables of kernels: the layouts of the measured tables, and errors that name the place."""
 
 import csv
+import io
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from lab.datasets.kernel_tables.files import read_table
 from lab.datasets.kernel_tables.rows import rows_of
 from stepsight.errors import InputError
-from stepsight.prediction.kernel_times import time_table, write_table
+from stepsight.prediction.kernel_times import table_text, time_table
 
 
 def test_the_fp32_gemm_layout_whose_n_is_the_reduction() -> None:
@@ -68,11 +69,10 @@ def test_words_where_numbers_belong_are_named() -> None:
 
 
 def test_a_csv_comes_back_with_times_and_its_own_time_beside(tmp_path: Path) -> None:
-    source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    source = tmp_path / "rows.csv"
     source.write_text("gpu,op,m,n,k,time_us\nA100-PCIE-40G,gemm,1024,1024,1024,200.5\n")
     table = read_table(source)
-    write_table(out, table, time_table(table))
-    (row,) = csv.DictReader(out.open())
+    (row,) = csv.DictReader(io.StringIO(table_text(table, time_table(table))))
     assert row["measured_time_us"] == "200.5"
     assert float(row["time_us"]) > 0 and row["source"] == "learned"
 

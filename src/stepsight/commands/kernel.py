@@ -53,19 +53,14 @@ def command(
 
 
 def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None:
-    from stepsight.prediction.kernel_times import (
-        read_table,
-        table_text,
-        time_table,
-        timed_rows,
-        write_table,
-    )
+    from stepsight.documents import write_whole
+    from stepsight.prediction.kernel_times import read_table, table_text, time_table, timed_rows
 
     options.check_outputs((out,))
     content = read_table(path)
     times = time_table(content, str(path), gpu)
     if out is not None:
-        write_table(out, content, times)
+        write_whole(out, table_text(content, times))
     counts = {label: times.source.count(label) for label in dict.fromkeys(times.source)}
     if as_json:
         answer = {"rows": len(times.source), "sources": counts, "out": str(out or "")}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stepsight.collectives.roofline import bus_factor
-from stepsight.documents import write_whole
 from stepsight.dtypes import DTYPE_BYTES
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
@@ -203,7 +201,6 @@ class TableTimes:
 
     def __init__(self, n: int) -> None:
         self.time_us: FloatArray = np.full(n, np.nan)
-        self.kernel_us: FloatArray = np.full(n, np.nan)
         self.spread: FloatArray = np.zeros(n)
         self.source: list[str] = [Source.DEFAULT.label] * n
         self.note: list[str] = [""] * n
@@ -211,7 +208,7 @@ class TableTimes:
     def put(self, batch: Batch, answer: Estimates, models: KernelModels) -> None:
         """Answers of one batch."""
         at = batch.positions
-        self.time_us[at] = self.kernel_us[at] = answer.time_us
+        self.time_us[at] = answer.time_us
         self.spread[at] = answer.spread
         note = without_units(batch, models.spec)
         for i, position in enumerate(at.tolist()):
@@ -296,43 +293,27 @@ def without_units(batch: Batch, gpu: GpuSpec) -> str:
     return emulated(gpu, batch.dtype)
 
 
-def write_table(path: Path, table: Table, times: TableTimes) -> None:
-    """The table with its times as a CSV file."""
-    write_whole(path, table_text(table, times))
-
-
 def table_text(table: Table, times: TableTimes) -> str:
     """The table with its times as CSV."""
-    out = _joined(table, _columns(times))
+    rows = timed_rows(table, times)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(out)
-    writer.writerows(zip(*out.values(), strict=True))
+    writer.writerow(rows[0] if rows else ())
+    for row in rows:
+        shown = {"time_us": f"{row['time_us']:.4f}", "spread": f"{row['spread']:.3f}"}
+        writer.writerow((row | shown).values())
     return text.getvalue()
 
 
 def timed_rows(table: Table, times: TableTimes) -> list[dict[str, object]]:
-    """The table with its times, a mapping a row, times as numbers."""
-    numbers = {"time_us": times.time_us, "kernel_us": times.kernel_us, "spread": times.spread}
-    known = {key: [None if math.isnan(v) else float(v) for v in column] for key, column in numbers.items()}
-    out = _joined(table, {**_columns(times), **known})
-    return [dict(zip(out, row, strict=True)) for row in zip(*out.values(), strict=True)]
-
-
-def _joined(table: Table, answer: Mapping[str, Sequence[object]]) -> dict[str, Sequence[object]]:
-    """The table's own columns, then time_us, kernel_us, source, spread and note."""
+    """A mapping for each row: the table's own columns, then time_us, source, spread and note."""
+    answer = {
+        "time_us": times.time_us.tolist(), "source": times.source, "spread": times.spread.tolist(),
+        "note": times.note,
+    }  # fmt: skip
     own = {
         (RENAMED.get(key, f"given_{key}") if key in answer else key): list(column)
         for key, column in table.items()
     }
-    return {**own, **answer}
-
-
-def _columns(times: TableTimes) -> Mapping[str, Sequence[object]]:
-    return {
-        "time_us": [f"{t:.4f}" for t in times.time_us],
-        "kernel_us": [f"{t:.4f}" for t in times.kernel_us],
-        "source": times.source,
-        "spread": [f"{s:.3f}" for s in times.spread],
-        "note": times.note,
-    }
+    out = {**own, **answer}
+    return [dict(zip(out, row, strict=True)) for row in zip(*out.values(), strict=True)]
