@@ -30,21 +30,16 @@ class Unmodelled:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Share of all device time by source, and what has no fitted model, longest first.
-
-    ``guessed_sizes`` is the share of what has sizes that a trace did not record.
-    """
+    """Share of all device time by source, and what has no fitted model, longest first."""
 
     share_by_source: Mapping[str, float]
     without_model: tuple[Unmodelled, ...]
-    guessed_sizes: float = 0.0
 
 
 def coverage(timeline: Timeline) -> Coverage:
     """Where the times come from, weighted by device time."""
     by_source: dict[str, float] = {}
     unmodelled: dict[tuple[str, str, str], float] = {}
-    guessed = 0.0
     for lane in timeline.priced.lanes:
         time = lane.times.device_us[:, 0, :] * lane.lane.tape.launch_times[:, None] * lane.weight
         for source in Source:
@@ -52,21 +47,12 @@ def coverage(timeline: Timeline) -> Coverage:
             if us:
                 by_source[source.label] = by_source.get(source.label, 0.0) + us
         _collect(timeline, lane, time, unmodelled)
-        guessed += _guessed_us(timeline, lane.lane.program_of_rank[0], lane.source, time)
     total = sum(by_source.values()) or 1.0
     listed = sorted(unmodelled.items(), key=lambda item: -item[1])[:MOST_UNMODELLED]
     return Coverage(
         {name: us / total for name, us in sorted(by_source.items(), key=lambda item: -item[1])},
         tuple(Unmodelled(*names, us) for names, us in listed),
-        guessed / total,
     )
-
-
-def _guessed_us(timeline: Timeline, program: int, source: np.ndarray, time: FloatArray) -> float:
-    """Device time of what has guessed sizes, unless the trace itself gave its times."""
-    items = (i for op in timeline.priced.job.programs[program].ops for i in launches_of(op))
-    guessed = np.array([i.size_spread > 0 for i in items], dtype=bool)
-    return float(time[guessed][source[guessed] != Source.TRACE].sum())
 
 
 def _collect(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepsight.documents import write_whole
-from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.columns import product_flops
 from stepsight.program.job import HOST, Collective, Kernel
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.timeline import RankTimes, Timeline
@@ -46,36 +46,24 @@ def rank_nodes(times: RankTimes) -> list[ChakraNode]:
         awaited = [_awaited(w.on, last_of_op, last_on_stream) for w in op.waits if w.waiter == HOST]
         node = len(nodes)
         start, end = float(times.op_start_us[index]), float(times.op_end_us[index])
+        after = (host,) if host >= 0 else ()
+        data = tuple(a for a in awaited if a is not None)
+        times_us = _whole(start - zero), _whole(end - start)
         nodes.append(
-            ChakraNode(
-                node,
-                op.name,
-                COMP,
-                (host,) if host >= 0 else (),
-                tuple(a for a in awaited if a is not None),
-                _whole(start - zero),
-                _whole(end - start),
-                {"is_cpu_op": True, "phase": op.phase},
-            )
+            ChakraNode(node, op.name, COMP, after, data, *times_us, {"is_cpu_op": True, "phase": op.phase})
         )
         host = node
         for item in launches_of(op):
             waits = [w for w in op.waits if w.waiter == item.stream]
-            data = [_awaited(w.on, last_of_op, last_on_stream) for w in waits]
+            awaited = [_awaited(w.on, last_of_op, last_on_stream) for w in waits]
             control = (node, last_on_stream[item.stream]) if item.stream in last_on_stream else (node,)
             number = len(nodes)
             begin, finish = float(times.begin_us[launch]), float(times.end_us[launch])
+            data = tuple(a for a in awaited if a is not None)
+            kind = COLL if isinstance(item, Collective) else COMP
+            times_us = _whole(begin - zero), _whole(finish - begin)
             nodes.append(
-                ChakraNode(
-                    number,
-                    item.label or op.name,
-                    COLL if isinstance(item, Collective) else COMP,
-                    control,
-                    tuple(d for d in data if d is not None),
-                    _whole(begin - zero),
-                    _whole(finish - begin),
-                    _attributes(item),
-                )
+                ChakraNode(number, item.label or op.name, kind, control, data, *times_us, _attributes(item))
             )
             last_on_stream[item.stream] = number
             last_of_op[index] = number
@@ -97,25 +85,12 @@ def _attributes(item: Kernel | Collective) -> dict[str, Value]:
             "is_cpu_op": False, "comm_type": COLLECTIVES.index(_KINDS[item.kind]),
             "comm_size": round(item.bytes), "pg_name": item.group, "stream": item.stream,
         }  # fmt: skip
+    dims = dict(item.dims)
+    moved = dims.get("read_bytes", 0.0) + dims.get("write_bytes", dims.get("bytes", 0.0))
     return {
-        "is_cpu_op": False, "num_ops": round(_flops(item)), "tensor_size": round(_bytes(item)),
-        "family": item.family, "stream": item.stream,
+        "is_cpu_op": False, "num_ops": round(product_flops(item) or dims.get("elements", 0.0)),
+        "tensor_size": round(moved), "family": item.family, "stream": item.stream,
     }  # fmt: skip
-
-
-def _flops(kernel: Kernel) -> float:
-    dims = dict(kernel.dims)
-    if kernel.family == "gemm":
-        return 2 * dims.get("batch", 1.0) * dims.get("m", 1.0) * dims.get("n", 1.0) * dims.get("k", 1.0)
-    return dims.get("elements", dims.get("flops", 0.0))
-
-
-def _bytes(kernel: Kernel) -> float:
-    dims = dict(kernel.dims)
-    known = FAMILIES.get(kernel.family)
-    if known is None or not dims:
-        return 0.0
-    return dims.get("read_bytes", 0.0) + dims.get("write_bytes", dims.get("bytes", 0.0))
 
 
 NODE_TYPES = (

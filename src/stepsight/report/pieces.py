@@ -98,14 +98,6 @@ def legend(entries: Iterable[tuple[str, str]]) -> Html:
     return tag("ul", *(tag("li", named(colour, word)) for word, colour in entries), classes="legend")
 
 
-def small_bar(share: float, colour: str = "gemm") -> Html:
-    """One value as the length of a line, for a table's cell."""
-    width = 100 * min(max(share, 0.0), 1.0)
-    return Html(
-        f'<div class="spread c-{escape(colour)}" aria-hidden="true"><i style="width:{width:.2f}%"></i></div>'
-    )
-
-
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, left: Sequence[str] = ()) -> Html:
     """A table that scrolls by itself where the screen is too narrow for it. The first column and those named
     in ``left`` are words, those without a title bars, which get what room is left, all others numbers."""

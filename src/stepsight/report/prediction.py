@@ -366,9 +366,7 @@ def _memory(p: Prediction) -> Html | None:
 
 
 def _show_trust(p: Prediction, console: Console) -> None:
-    guessed = p.coverage.guessed_sizes
-    sizes = f"; sizes that are not recorded were guessed for {share(guessed)}" if guessed > 0 else ""
-    console.print(sources_sentence(p.coverage.share_by_source) + sizes)
+    console.print(sources_sentence(p.coverage.share_by_source))
     if p.coverage.without_model:
         names = ", ".join(f"{u.kernel} in {u.op} ({time(u.time_us)})" for u in p.coverage.without_model[:4])
         more = len(p.coverage.without_model) - 4
