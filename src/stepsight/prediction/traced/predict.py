@@ -50,7 +50,6 @@ from stepsight.trace.step.job import (
     collective_calls,
     groups_of,
     host_delay_us,
-    host_program,
     job_of,
     rank_program,
     typical_step,
@@ -299,7 +298,7 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
     """Host times from the other clean steps; with one step only, from the other ranks."""
     others = [s for s in clean_steps(run) if s != step]
     if others:
-        pools = {r.rank: gathered(host_program(run, r, s) for s in others) for r in run.ranks}
+        pools = {r.rank: gathered(rank_program(run, r, s, sized=False) for s in others) for r in run.ranks}
         return {r: with_individual(p, pools[r]) for r, p in programs.items()}
     if len(programs) < 2:
         return programs
@@ -312,7 +311,7 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
 
 def _with_late_peers(run: TraceRun, step: int, job: ObservedJob, own: Platform | None) -> ObservedJob:
     others = [
-        job_of(run, {r.rank: host_program(run, r, s) for r in run.ranks})
+        job_of(run, {r.rank: rank_program(run, r, s, sized=False) for r in run.ranks})
         for s in clean_steps(run)
         if s != step
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -29,24 +29,15 @@ from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.run import RankTrace, TraceRun
 
 
-def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
-    """One rank's step, with the host times that the trace shows."""
-    if step not in rank.built:
-        rank.built[step] = step_program(
-            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size
+def rank_program(run: TraceRun, rank: RankTrace, step: int, *, sized: bool = True) -> StepProgram:
+    """One rank's step, with the host times that the trace shows. Where kernels need not be ``sized``, a
+    program in which they are serves as well."""
+    key = step, sized or (step, True) in rank.built
+    if key not in rank.built:
+        rank.built[key] = step_program(
+            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size, sized=sized
         )
-    return rank.built[step]
-
-
-def host_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
-    """One rank's step with its host times, kernels not sized: a sized one serves where there is one."""
-    if step in rank.built:
-        return rank.built[step]
-    if step not in rank.host_only:
-        rank.host_only[step] = step_program(
-            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size, sized=False
-        )
-    return rank.host_only[step]
+    return rank.built[key]
 
 
 def clean_steps(run: TraceRun) -> list[int]:
@@ -144,15 +135,21 @@ def _without_waiting(
     meetings: Meetings,
 ) -> None:  # fmt: skip
     """A collective's own time: from the last rank's arrival to the common end."""
-    base = {r.rank: r.base_us for r in run.ranks}
     for members in meetings.values():
-        if len(members) < 2:
-            continue
-        last_arrival = max(base[rank] + _kernel(programs[rank], i).ts for rank, i in members.items())
-        for rank, i in members.items():
-            (op, seen), end = ops[rank][i], base[rank] + _kernel(programs[rank], i).end
-            own = max(end - last_arrival, SHORTEST_COLLECTIVE_US)
+        waited = _waited_us(run, programs, members)
+        for rank, i in members.items() if len(members) > 1 else ():
+            op, seen = ops[rank][i]
+            own = max(_kernel(programs[rank], i).dur - waited[rank], SHORTEST_COLLECTIVE_US)
             ops[rank][i] = op, with_collective(seen, replace(of_collective(op, seen), measured_us=own))
+
+
+def _waited_us(
+    run: TraceRun, programs: Mapping[int, StepProgram], members: Mapping[int, int]
+) -> dict[int, float]:
+    """How long each rank of a collective waited for the last one to arrive."""
+    base = {r.rank: r.base_us for r in run.ranks}
+    arrived = {rank: base[rank] + _kernel(programs[rank], i).ts for rank, i in members.items()}
+    return {rank: max(arrived.values()) - us for rank, us in arrived.items()}
 
 
 def groups_of(run: TraceRun, programs: dict[int, StepProgram]) -> dict[str, tuple[Group, ...]]:
@@ -211,13 +208,10 @@ def collective_waiting(run: TraceRun, step: int) -> list[list[float]]:
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     groups = groups_of(run, programs)
     apart = unmatched(programs, groups) if len(programs) > 1 else {}
-    base = {r.rank: r.base_us for r in run.ranks}
     waits: dict[int, list[tuple[int, float]]] = {rank: [] for rank in programs}
     for members in _meetings(programs, groups, apart).values():
-        arrived = {rank: base[rank] + _kernel(programs[rank], i).ts for rank, i in members.items()}
-        last = max(arrived.values())
-        for rank, i in members.items():
-            waits[rank].append((i, last - arrived[rank]))
+        for rank, us in _waited_us(run, programs, members).items():
+            waits[rank].append((members[rank], us))
     return [[waited for _, waited in sorted(waits[r.rank])] for r in run.ranks]
 
 
@@ -261,14 +255,20 @@ DelaysUs = Mapping[tuple[str, int], float]
 
 def collective_calls(job: ObservedJob, program: int) -> dict[tuple[str, int], tuple[Collective, Observation]]:
     """A program's collectives by group and order."""
-    found: dict[tuple[str, int], tuple[Collective, Observation]] = {}
+    return {
+        call: (op.collective, of_collective(op, seen))
+        for op, seen, call in _numbered(job, program)
+        if op.collective is not None
+    }
+
+
+def _numbered(job: ObservedJob, program: int) -> Iterator[tuple[Op, OpObservations, tuple[str, int]]]:
+    """The operators of a program, those with a collective by its group and which of the group's it is."""
     count: dict[str, int] = defaultdict(int)
     for op, seen in job.of_program(program):
-        c = op.collective
-        if c is not None:
-            found[c.group, count[c.group]] = c, of_collective(op, seen)
-            count[c.group] += 1
-    return found
+        group = op.collective.group if op.collective else ""
+        yield op, seen, (group, count[group])
+        count[group] += 1
 
 
 def host_delay_us(
@@ -320,16 +320,11 @@ def without_late_peers(job: ObservedJob) -> ObservedJob:
 
 
 def _late(job: ObservedJob, program: int, late: DelaysUs) -> tuple[OpObservations, ...]:
-    made: list[OpObservations] = []
-    count: dict[str, int] = defaultdict(int)
-    for op, seen in job.of_program(program):
-        c = op.collective
-        if c is not None:
-            late_us = late.get((c.group, count[c.group]), 0.0)
-            seen = with_collective(seen, replace(of_collective(op, seen), late_us=late_us))
-            count[c.group] += 1
-        made.append(seen)
-    return tuple(made)
+    return tuple(
+        with_collective(seen, replace(of_collective(op, seen), late_us=late.get(call, 0.0)))
+        if op.collective else seen
+        for op, seen, call in _numbered(job, program)
+    )  # fmt: skip
 
 
 def _peers(job: Job, rank: int, group: str) -> set[int]:

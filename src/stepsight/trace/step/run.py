@@ -50,12 +50,8 @@ class RankTrace:
     rank: int
     linked: LinkedTrace
     steps: tuple[Step, ...]
-    built: dict[int, StepProgram] = field(default_factory=dict, compare=False, repr=False)
-    """Step programs made so far: each depends on the trace and the step alone (`job.rank_program`)."""
-
-    host_only: dict[int, StepProgram] = field(default_factory=dict, compare=False, repr=False)
-    """The same without sizes of kernels (`job.host_program`)."""
-
+    built: dict[tuple[int, bool], StepProgram] = field(default_factory=dict, compare=False, repr=False)
+    """Programs made so far, by step and whether their kernels have sizes (`job.rank_program`)."""
     ahead_us: float = 0.0
     """By how much its clock runs ahead of the first rank's (`rank_clocks`)."""
 
