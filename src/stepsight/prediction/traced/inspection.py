@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.estimate import Source
-from stepsight.overheads.gather import Gathered
+from stepsight.estimate import FloatArray, Source
 from stepsight.overheads.tables import Stat, plain_name
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.traced.predict import predict_trace
@@ -105,7 +104,6 @@ class Inspection:
 def inspect_run(run: TraceRun) -> Inspection:
     """Look at the typical step of a run, and at all steps' times."""
     step = typical_step(run)
-    ranks = tuple(_rank_view(r, step) for r in run.ranks)
     waits = [sum(waited) for waited in collective_waiting(run, step)]
     path, coverage = _replayed(run)
     first = run.ranks[0]
@@ -117,7 +115,7 @@ def inspect_run(run: TraceRun) -> Inspection:
         measured_us=measured_step_us(run),
         found_by=first.steps[0].how,
         steps=tuple(v for r in run.ranks for v in _steps(r)),
-        ranks=_with_lateness(run, ranks, step, waits),
+        ranks=_ranks(run, step, waits),
         straggler=_straggler(run, waits),
         operators=_host_operators(first, step) if cpu_only else _operators(run, first, step),
         kernels=_kernels(first, step),
@@ -141,46 +139,40 @@ def _steps(rank: RankTrace) -> list[StepView]:
     ]
 
 
-def _rank_view(rank: RankTrace, step: int) -> RankView:
-    span = rank.steps[step]
-    events = [e for x in rank.linked.launches if span.start_us <= x.call.ts < span.end_us for e in x.gpu]
-    compute = [e for e in events if not is_collective_kernel(e)]
-    comm = [e for e in events if is_collective_kernel(e)]
-    start, end = step_bounds(rank, step)
-    busy = _length(events)
-    sync = sum(c.dur for c in rank.linked.syncs if span.start_us <= c.ts < span.end_us)
-    total = end - start
-    return RankView(
-        rank.rank, total, busy, max(total - busy, 0.0), _length(comm), _exposed(comm, compute), 0.0, sync, 0.0
-    )
-
-
-def _length(events: list[Event]) -> float:
-    if not events:
-        return 0.0
-    low, high = union(np.array([e.ts for e in events]), np.array([e.end for e in events]))
-    return float((high - low).sum())
-
-
-def _exposed(comm: list[Event], compute: list[Event]) -> float:
-    if not comm:
-        return 0.0
-    low, high = union(np.array([e.ts for e in comm]), np.array([e.end for e in comm]))
-    if not compute:
-        return float((high - low).sum())
-    under = covered(low, high, *union(np.array([e.ts for e in compute]), np.array([e.end for e in compute])))
-    return float((high - low - under).sum())
-
-
-def _with_lateness(
-    run: TraceRun, ranks: tuple[RankView, ...], step: int, waits: list[float]
-) -> tuple[RankView, ...]:
-    """Add each rank's late start and what it waited inside collectives for the others."""
+def _ranks(run: TraceRun, step: int, waits: list[float]) -> tuple[RankView, ...]:
+    """Every rank's step; ``waits`` is what each waited inside collectives for the others."""
     starts = [r.base_us + r.steps[step].start_us for r in run.ranks]
-    return tuple(
-        replace(view, waiting_us=waited, start_late_us=start - min(starts))
-        for view, waited, start in zip(ranks, waits, starts, strict=True)
-    )
+    views = []
+    for rank, waited, began in zip(run.ranks, waits, starts, strict=True):
+        span = rank.steps[step]
+        events = [e for x in rank.linked.launches if span.start_us <= x.call.ts < span.end_us for e in x.gpu]
+        busy = _spans(events)
+        comm = _spans([e for e in events if is_collective_kernel(e)])
+        compute = _spans([e for e in events if not is_collective_kernel(e)])
+        start, end = step_bounds(rank, step)
+        busy_us, comm_us = _length(busy), _length(comm)
+        views.append(
+            RankView(
+                rank=rank.rank,
+                span_us=end - start,
+                busy_us=busy_us,
+                idle_us=max(end - start - busy_us, 0.0),
+                communication_us=comm_us,
+                exposed_communication_us=comm_us - float(covered(*comm, *compute).sum()),
+                waiting_us=waited,
+                host_sync_us=sum(c.dur for c in rank.linked.syncs if span.start_us <= c.ts < span.end_us),
+                start_late_us=began - min(starts),
+            )
+        )
+    return tuple(views)
+
+
+def _spans(events: list[Event]) -> tuple[FloatArray, FloatArray]:
+    return union(np.array([e.ts for e in events]), np.array([e.end for e in events]))
+
+
+def _length(spans: tuple[FloatArray, FloatArray]) -> float:
+    return float((spans[1] - spans[0]).sum())
 
 
 def _straggler(run: TraceRun, waits: list[float]) -> int | None:
@@ -232,10 +224,8 @@ def _kernels(rank: RankTrace, step: int) -> tuple[TopView, ...]:
 
 
 def _overheads(run: TraceRun, rank: RankTrace) -> tuple[OverheadView, ...]:
-    samples: Gathered = gathered(rank_program(run, rank, s) for s in clean_steps(run))
-    counts: Counter[str] = Counter()
-    for sample in samples.samples:
-        counts[sample.name] += 1
+    samples = gathered(rank_program(run, rank, s) for s in clean_steps(run))
+    counts = Counter(sample.name for sample in samples.samples)
     table = samples.overheads(run.device, "")
 
     def mean(stat: Stat | None) -> float:
