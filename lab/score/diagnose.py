@@ -19,7 +19,7 @@ from lab.score.frame import show
 from stepsight.errors import InputError, StepsightError
 from stepsight.platform.conditions import Learned
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.diagnose.diagnosis import USUAL, Diagnosis, diagnose
+from stepsight.prediction.diagnosis import USUAL, Diagnosis, diagnose
 from stepsight.prediction.learn.response import JobFile, ask
 from stepsight.score import BLIND, Figure, Score
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from stepsight.errors import InputError, StepsightError
     from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
-    from stepsight.prediction.advise.advice import advise
+    from stepsight.prediction.advice import advise
     from stepsight.prediction.answer import Prediction
     from stepsight.prediction.compare import Comparison, compare
-    from stepsight.prediction.diagnose.diagnosis import diagnose
+    from stepsight.prediction.diagnosis import diagnose
     from stepsight.prediction.kernel_times import collective_time, kernel_time
     from stepsight.prediction.learn.lesson import learn
     from stepsight.prediction.predict import predict
@@ -70,8 +70,8 @@ _HOMES = {
     "kernel_time": "stepsight.prediction.kernel_times",
     "collective_time": "stepsight.prediction.kernel_times",
     "Comparison": "stepsight.prediction.compare",
-    "advise": "stepsight.prediction.advise.advice",
-    "diagnose": "stepsight.prediction.diagnose.diagnosis",
+    "advise": "stepsight.prediction.advice",
+    "diagnose": "stepsight.prediction.diagnosis",
     "learn": "stepsight.prediction.learn.lesson",
     "choose": "stepsight.sharding.choice",
     "load_trace": "stepsight.trace.step.run",

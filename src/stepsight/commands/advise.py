@@ -27,7 +27,7 @@ def command(
     WORKLOAD is whatever `stepsight predict` takes, or a training script (train.py), which is captured first.
     """
     from stepsight.platform.load import load_platform
-    from stepsight.prediction.advise.advice import advise
+    from stepsight.prediction.advice import advise
     from stepsight.report.runs import advice_report
 
     options.check_outputs([html])
@@ -71,7 +71,7 @@ def diagnose(
     trace: tuple[Path, ...], html: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare a measured step of WORKLOAD with its prediction and name what may be wrong."""
-    from stepsight.prediction.diagnose import diagnosis
+    from stepsight.prediction import diagnosis
     from stepsight.report.runs import diagnosis_report
 
     if bool(measured) == bool(log):

@@ -179,7 +179,7 @@ def with_remedies(
     """Where a job does not fit: changes that make it fit, each tried, as options or as code."""
     if p.fits is not False:
         return p
-    from stepsight.prediction.advise.advice import advise
+    from stepsight.prediction.advice import advise
     from stepsight.prediction.display import change, size, time
 
     tried = [

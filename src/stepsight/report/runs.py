@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stepsight.prediction.advise.advice import Advice, Advised
+from stepsight.prediction.advice import Advice, Advised
 from stepsight.prediction.answer import INTERVAL_SIGMAS
-from stepsight.prediction.diagnose.diagnosis import SLOW, USUAL, Diagnosis
+from stepsight.prediction.diagnosis import SLOW, USUAL, Diagnosis
 from stepsight.prediction.display import change, look, share, size, time
 from stepsight.prediction.learn.lesson import Lesson, RunResult, Validation
 from stepsight.prediction.whole_run import WholeRun

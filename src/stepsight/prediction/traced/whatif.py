@@ -26,7 +26,7 @@ from stepsight.records import nearest
 from stepsight.trace.step.job import without_late_peers
 
 ObservedOp = tuple[Op, OpObservations]
-_NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
+NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 _BATCH_DIMS = {
     "gemm": ("m",), "elementwise": ("elements", "read_bytes", "write_bytes"), "softmax": ("rows",),
     "softmax_backward": ("rows",), "layer_norm": ("rows",), "layer_norm_backward": ("rows",),
@@ -71,7 +71,7 @@ def with_nodes(platform: Platform, nodes: int) -> Platform:
 
 def without_host(job: ObservedJob) -> ObservedJob:
     """No host overhead, as if the step were one CUDA graph: waits for the device stay."""
-    return job.each(lambda op, seen: (replace(op, overhead_us=_NO_HOST), seen))
+    return job.each(lambda op, seen: (replace(op, overhead_us=NO_HOST), seen))
 
 
 def with_ranks(observed: ObservedJob, ranks: int) -> ObservedJob:
@@ -119,10 +119,10 @@ def without_ops(job: ObservedJob, pattern: str) -> ObservedJob:
     def emptied(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
         if not wanted.search(op.name):
             return op, seen
-        return replace(op, kernels=(), collective=None, waits=(), blocks_host=False, overhead_us=_NO_HOST), ()
+        return replace(op, kernels=(), collective=None, waits=(), blocks_host=False, overhead_us=NO_HOST), ()
 
     left = job.each(emptied)
-    if not any(op.kernels or op.collective or op.overhead_us != _NO_HOST for op, _ in left.ops()):
+    if not any(op.kernels or op.collective or op.overhead_us != NO_HOST for op, _ in left.ops()):
         raise StepsightError(f"drop={pattern} leaves nothing of the step; name fewer operators")
     return left
 
@@ -148,7 +148,7 @@ def _fused_ops(ops: list[ObservedOp], wanted: re.Pattern[str]) -> None:
         if len(kernels) > 1:
             ops[start] = replace(ops[start][0], kernels=(_one_pass(kernels),)), ()
             for i in range(start + 1, end):
-                ops[i] = replace(ops[i][0], kernels=(), overhead_us=_NO_HOST), ()
+                ops[i] = replace(ops[i][0], kernels=(), overhead_us=NO_HOST), ()
         start = max(end, start + 1)
 
 
@@ -187,7 +187,7 @@ def _bucketed(ops: list[ObservedOp], limit: float) -> None:
         for earlier in held:
             before, found = ops[earlier]
             ops[earlier] = (
-                replace(before, collective=None, overhead_us=_NO_HOST),
+                replace(before, collective=None, overhead_us=NO_HOST),
                 found[: len(before.kernels)],
             )
             moved[earlier] = i

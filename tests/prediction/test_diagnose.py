@@ -11,8 +11,7 @@ import pytest
 from stepsight import diagnose, load_platform, predict
 from stepsight.errors import InputError
 from stepsight.platform.conditions import Learned
-from stepsight.prediction.diagnose.diagnosis import FAST, SLOW, USUAL, longer_parts
-from stepsight.prediction.diagnose.measured import parse_figure, parse_log
+from stepsight.prediction.diagnosis import FAST, SLOW, USUAL, longer_parts, parse_figure, parse_log
 
 DLRM, ON = "examples/dlrm.toml", "8xH100-SXM"
 

@@ -13,9 +13,8 @@ from typing import Any
 from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.advise.changes import BATCH, Change, changes_of
-from stepsight.prediction.advise.rewrites import Rewrite, rewrites_of, smaller_batches
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.changes import BATCH, Change, Rewrite, changes_of, rewrites_of, smaller_batches
 from stepsight.prediction.learn.response import AskedStep, JobFile, ask
 from stepsight.prediction.memory import fits, largest_batch
 from stepsight.prediction.predict import predict, predict_captured

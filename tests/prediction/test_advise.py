@@ -10,7 +10,7 @@ import pytest
 from stepsight import advise, load_workload, predict
 from stepsight.capturing.step import CapturedStep, RankMemoryUse
 from stepsight.platform.load import load_platform
-from stepsight.prediction.advise.rewrites import rewrites_of
+from stepsight.prediction.changes import rewrites_of
 from stepsight.program.job import Job, Kernel, Op, RankProgram
 from stepsight.workload.files import resolve
 from stepsight.workload.llm.workload import LanguageWorkload

@@ -1,1 +1,0 @@
-"""Changes that make a job faster, or make it fit, each applied and simulated."""
