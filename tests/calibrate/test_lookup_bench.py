@@ -10,7 +10,7 @@ import pytest
 
 from stepsight.calibrate.lookup_bench import FbgemmTables, time_lookups
 from stepsight.errors import StepsightError
-from stepsight.run.lookup import TableBatch, pooled
+from stepsight.run.dlrm import TableBatch, pooled
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import FBGEMM, FBGEMM_OPTIMIZERS, Lookup, TableLookup
 

@@ -9,8 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepsight.program.job import Call, Op
-from stepsight.run.record import WARM_STEPS
-from stepsight.run.trainer import Trainer
+from stepsight.run.trainer import WARM_STEPS, Trainer
 from stepsight.run.worker import Rank
 from stepsight.workload.files import Workload
 

@@ -1,7 +1,7 @@
 """The rank programs list the calls that the same model really makes, one by one.
 
 A real step of the torch model on the CPU is recorded below autograd; views and allocations
-launch nothing and are left out (``stepsight.run.record`` lists them).
+launch nothing and are left out (``stepsight.run.trainer`` lists them).
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ _COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
 
 def profiled_samples(ranks: Ranks, workload: Workload) -> list[HostSample]:
     """Profile some steps of a workload on all ranks; the operators that the profiles show."""
-    from stepsight.run.record import profile_host
+    from stepsight.run.trainer import profile_host
 
     with TemporaryDirectory(prefix="stepsight-profile-") as folder:
         files = [Path(f) for f in ranks.call(profile_host, workload, folder, PROFILED_STEPS)]

@@ -18,7 +18,7 @@ from stepsight.calibrate.draws import MOST_LOOKUP_BYTES, rank_tables
 from stepsight.calibrate.journal import ALONE, PHASES
 from stepsight.calibrate.kernel_bench import Stopwatch, meet
 from stepsight.errors import StepsightError
-from stepsight.run.lookup import TableBatch, pooled, update_rows
+from stepsight.run.dlrm import TableBatch, pooled, update_rows
 from stepsight.run.worker import Rank, keep_memory, map_memory
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import FBGEMM_OPTIMIZERS, Lookup, TableLookup

@@ -62,10 +62,10 @@ def command(
 
 def _notes(workload: Workload, device: str) -> list[str]:
     """What keeps this machine from its usual speed."""
-    from stepsight.run import amx
+    from stepsight.run.ranks import AMX_NOTE, amx_settings
 
     half = workload.config.training.precision in ("bf16", "fp16")
-    return [amx.NOTE] if half and device == "cpu" and amx.settings(os.environ) else []
+    return [AMX_NOTE] if half and device == "cpu" and amx_settings(os.environ) else []
 
 
 def _load(path: str, overrides: tuple[str, ...], ranks: int | None) -> Workload:

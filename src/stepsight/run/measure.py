@@ -170,7 +170,7 @@ def _cuda_steps(trainer: Any, steps: int) -> FloatArray:
 
 def profile(ranks: Ranks, workload: Workload, folder: Path, steps: int = 3) -> list[Path]:
     """Kineto and execution traces of every rank, as ``predict --trace`` reads them."""
-    from stepsight.run.record import PART, profile_rank
+    from stepsight.run.trainer import PART, profile_rank
 
     try:
         paths = ranks.call(profile_rank, workload, str(folder), steps)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import mmap
 import os
+import platform
 import selectors
 import signal
 import socket
@@ -11,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from stepsight.errors import InputError, StepsightError
-from stepsight.run import amx
 from stepsight.run.worker import Rank, read_frame, with_huge_pages, write_frame
 
 START_SECONDS = 120.0
@@ -87,7 +90,7 @@ class Ranks:
             environment["GLOO_SOCKET_IFNAME"] = self._interface
         elif self.device == "cpu" and self._address == "127.0.0.1":
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        environment |= amx.settings(environment)
+        environment |= amx_settings(environment)
         environment["OMP_NUM_THREADS"] = str(max(len(rank.cores), 1))
         environment["GLIBC_TUNABLES"] = with_huge_pages(environment.get("GLIBC_TUNABLES", ""))
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the ranks end)
@@ -222,3 +225,46 @@ def writable_folder(path: Path) -> Path:
             str(path), f"cannot be made ({error.strerror})", "name a folder you may write"
         ) from None
     return path
+
+
+_ONEDNN, _WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+"""oneDNN's own switch, and the instructions it may use at most where AMX does not work."""
+AMX_NOTE = (
+    "this machine reports AMX but hides its tiles: bf16 products use AVX-512 "
+    f"({_ONEDNN}={_WITHOUT_AMX}; set it yourself to choose)"
+)
+_TILE_LEAF = 0x1D
+"""Intel's CPUID leaf of tile palettes; the first figure is the highest palette, 0 for none."""
+_CPUID = bytes.fromhex("53 89f8 89f1 0fa2 5b c3")
+"""push rbx; mov eax, edi; mov ecx, esi; cpuid; pop rbx; ret"""
+
+
+def amx_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a process that computes with torch needs in its environment; the user's own choice stays."""
+    return {} if _ONEDNN in environment or amx_usable() else {_ONEDNN: _WITHOUT_AMX}
+
+
+@cache
+def amx_usable() -> bool:
+    """Whether AMX is not reported, or reported and described.
+
+    Some virtual machines list AMX among their processor's features but hide the CPUID leaf that describes
+    tiles. oneDNN, which computes torch's bf16 products, believes the list, configures no tiles, and dies of
+    an illegal instruction.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return True
+    try:
+        return "amx_tile" not in Path("/proc/cpuinfo").read_text() or _highest_palette() > 0
+    except OSError:  # no such file, or memory may not be executed here
+        return True
+
+
+def _highest_palette() -> int:
+    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
+        page.write(_CPUID)
+        start = ctypes.c_char.from_buffer(page)
+        cpuid = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)(ctypes.addressof(start))
+        highest = 0 if cpuid(0, 0) < _TILE_LEAF else cpuid(_TILE_LEAF, 0)
+        del start, cpuid
+    return highest

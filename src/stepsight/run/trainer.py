@@ -1,18 +1,22 @@
-"""One rank of a workload: model, data, optimizer, and a step that can be called again and again."""
+"""One rank of a workload: model, data, optimizer, a step that can be called again and again; and profiles of
+such steps."""
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ExecutionTraceObserver, ProfilerActivity, record_function
 
 from stepsight.errors import InputError
-from stepsight.run.lookup import LocalTables, TableBatch
-from stepsight.run.models.dlrm import Dlrm, DlrmBatch, dlrm_loss
-from stepsight.run.models.transformers import Bert, Gpt, Gpt2, Llama, Xlnet
+from stepsight.run.dlrm import Dlrm, DlrmBatch, LocalTables, TableBatch, dlrm_loss
+from stepsight.run.transformers import Bert, Gpt, Llama, Xlnet
+from stepsight.run.worker import Rank
 from stepsight.tables.lookup import EMBEDDING_BAG
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK, DlrmConfig
@@ -22,9 +26,9 @@ from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.training import Training
 
 if TYPE_CHECKING:
-    from stepsight.run.models.torchrec import TorchrecSteps
+    from stepsight.run.torchrec import TorchrecSteps
 
-TRANSFORMERS = {"bert": Bert, "gpt2": Gpt2, "gpt": Gpt, "opt": Gpt, "llama": Llama, "xlnet": Xlnet}
+TRANSFORMERS = {"bert": Bert, "gpt2": Gpt, "gpt": Gpt, "opt": Gpt, "llama": Llama, "xlnet": Xlnet}
 _OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
@@ -46,7 +50,7 @@ class Trainer:
         generator = np.random.default_rng(seed + 1000 * rank)
         self._torchrec: TorchrecSteps | None = None
         if isinstance(workload, DlrmWorkload) and workload.config.stack == TORCHREC_STACK and device == "cpu":
-            from stepsight.run.models.torchrec import TorchrecSteps
+            from stepsight.run.torchrec import TorchrecSteps
 
             self._torchrec = TorchrecSteps(workload.config, batches, generator)
             return
@@ -160,3 +164,55 @@ def _transformer(
         ids, target = (torch.from_numpy(generator.integers(0, c.vocab, shape)).to(device) for _ in range(2))
         made.append((ids, target))
     return TRANSFORMERS[c.family](c), made
+
+
+PART = ".part"
+"""Ends the name of a file that is not finished."""
+WARM_STEPS = 6
+"""Until buckets, buffers and code have found their places."""
+RECORDS_END_S = 0.1
+"""Gloo's threads close their profiler records after the rank that waited goes on; a profiler that stops
+before that frees records in use (one process in thirty died so under torch 2.13)."""
+
+
+def _warm(rank: Rank, workload: Workload) -> Trainer:
+    trainer = Trainer(workload, rank.rank, rank.device)
+    for _ in range(WARM_STEPS):
+        trainer.step()
+    return trainer
+
+
+def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tuple[str, str]:
+    """Profiles ``steps`` steps after warm-up; returns the two files written, which whoever called renames."""
+    trainer = _warm(rank, workload)
+    kineto = Path(folder) / f"rank{rank.rank}.pt.trace.json{PART}"
+    et = Path(folder) / f"rank{rank.rank}_et.json{PART}"
+    with torch.profiler.profile(
+        activities=_activities(rank.device),
+        record_shapes=True,
+        execution_trace_observer=ExecutionTraceObserver().register_callback(str(et)),
+    ) as profiler:
+        trainer.step()  # the profiler's own first buffers are not part of a step
+        for i in range(steps):
+            with record_function(f"ProfilerStep#{i + 1}"):
+                trainer.step()
+        time.sleep(RECORDS_END_S)
+    profiler.export_chrome_trace(str(kineto))
+    return str(kineto), str(et)
+
+
+def profile_host(rank: Rank, workload: Workload, folder: str, steps: int) -> str:
+    """Profiles ``steps`` steps with as little as possible recorded: the host's times are what is wanted."""
+    trainer = _warm(rank, workload)
+    with torch.profiler.profile(activities=_activities(rank.device)) as profiler:
+        for _ in range(steps):
+            trainer.step()
+        time.sleep(RECORDS_END_S)
+    path = Path(folder) / f"{workload.name}_rank{rank.rank}.pt.trace.json"
+    profiler.export_chrome_trace(str(path))
+    return str(path)
+
+
+def _activities(device: str) -> list[ProfilerActivity]:
+    on_gpu = [ProfilerActivity.CUDA] if device.startswith("cuda") else []
+    return [ProfilerActivity.CPU, *on_gpu]

@@ -1,8 +1,10 @@
-"""The transformers that really train here: BERT, GPT, GPT-2, Llama and XLNet as plain torch modules."""
+"""The transformers that really train here: BERT, GPT, GPT-2, Llama and XLNet as plain torch modules, with the
+operators that the rank programs list, in the same order."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -10,31 +12,42 @@ from torch.nn import functional
 
 from stepsight.workload.llm.eager.config import TransformerConfig
 
+Masking = Callable[[torch.Tensor], torch.Tensor]
+
 
 def split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
     """batch × sequence × hidden as batch × heads × sequence × head_dim."""
-    batch, sequence, hidden = x.shape
-    return x.view(batch, sequence, heads, hidden // heads).transpose(1, 2)
+    batch, sequence, _ = x.shape
+    return x.view(batch, sequence, heads, -1).transpose(1, 2)
 
 
-def scaled_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    return torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+def attention(
+    c: TransformerConfig, x: torch.Tensor, heads: Iterable[torch.Tensor], masked: Masking, *, causal: bool
+) -> torch.Tensor:
+    """Of queries, keys and values by head, merged back to batch × sequence × hidden."""
+    q, k, v = heads
+    if c.training.attention == "flash":
+        context = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return context.transpose(1, 2).reshape(x.shape)
+    scores = masked(torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1]))
+    context = torch.matmul(functional.dropout(torch.softmax(scores, -1), c.training.dropout), v)
+    return context.permute(0, 2, 1, 3).contiguous().view(x.shape)
 
 
-def attend(scores: torch.Tensor, v: torch.Tensor, dropout: float) -> torch.Tensor:
-    """softmax, dropout, product with the values."""
-    return torch.matmul(functional.dropout(torch.softmax(scores, -1), dropout), v)
+def cross_entropy(
+    c: TransformerConfig, logits: torch.Tensor, target: torch.Tensor, *, shifted: bool
+) -> torch.Tensor:
+    """Of every token, or of the next one; the logits where the description has no loss."""
+    if c.training.loss == "none":
+        return logits
+    if not shifted:
+        return functional.cross_entropy(logits.view(-1, c.vocab), target.view(-1))
+    next_one = logits[:, :-1].contiguous()
+    return functional.cross_entropy(next_one.view(-1, c.vocab), target[:, 1:].reshape(-1))
 
 
-def merge_heads(context: torch.Tensor) -> torch.Tensor:
-    batch, heads, sequence, dim = context.shape
-    return context.permute(0, 2, 1, 3).contiguous().view(batch, sequence, heads * dim)
-
-
-def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
-    """scaled_dot_product_attention, merged back to batch × sequence × hidden."""
-    context = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return context.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
+def future_mask(length: int) -> torch.Tensor:
+    return torch.full((1, 1, length, length), torch.finfo(torch.float32).min).triu(1)
 
 
 class BertLayer(nn.Module):  # type: ignore[misc]
@@ -43,21 +56,19 @@ class BertLayer(nn.Module):  # type: ignore[misc]
     def __init__(self, c: TransformerConfig) -> None:
         super().__init__()
         h = c.hidden
-        self.heads, self.dropout, self.attention = c.heads, c.training.dropout, c.training.attention
+        self.config = c
         self.query, self.key, self.value = nn.Linear(h, h), nn.Linear(h, h), nn.Linear(h, h)
         self.attention_out, self.attention_norm = nn.Linear(h, h), nn.LayerNorm(h)
         self.intermediate, self.output = nn.Linear(h, c.ffn), nn.Linear(c.ffn, h)
         self.output_norm = nn.LayerNorm(h)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        q, k, v = (split_heads(f(x), self.heads) for f in (self.query, self.key, self.value))
-        if self.attention == "flash":
-            context = fused(q, k, v, causal=False)
-        else:
-            context = merge_heads(attend(scaled_scores(q, k) + mask, v, self.dropout))
-        x = self.attention_norm(functional.dropout(self.attention_out(context), self.dropout) + x)
+        p = self.config.training.dropout
+        heads = (split_heads(f(x), self.config.heads) for f in (self.query, self.key, self.value))
+        context = attention(self.config, x, heads, lambda scores: scores + mask, causal=False)
+        x = self.attention_norm(functional.dropout(self.attention_out(context), p) + x)
         update = self.output(functional.gelu(self.intermediate(x)))
-        out: torch.Tensor = self.output_norm(functional.dropout(update, self.dropout) + x)
+        out: torch.Tensor = self.output_norm(functional.dropout(update, p) + x)
         return out
 
 
@@ -86,11 +97,10 @@ class Bert(nn.Module):  # type: ignore[misc]
         self.layers = nn.ModuleList(BertLayer(c) for _ in range(c.layers))
         if c.head == "lm":
             self.head = BertHead(c)
+        types = torch.zeros(c.batch_per_rank, c.sequence, dtype=torch.int64)
         self.register_buffer("positions", torch.arange(c.sequence)[None], persistent=False)
         self.register_buffer("mask", torch.zeros(c.batch_per_rank, 1, 1, c.sequence), persistent=False)
-        self.register_buffer(
-            "types", torch.zeros(c.batch_per_rank, c.sequence, dtype=torch.int64), persistent=False
-        )
+        self.register_buffer("types", types, persistent=False)
 
     def forward(self, ids: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         c = self.config
@@ -101,66 +111,11 @@ class Bert(nn.Module):  # type: ignore[misc]
             x = layer(x, self.mask)
         if c.head == "none":
             return x
-        logits = self.head(x, self.word.weight)
-        if c.training.loss == "none":
-            return logits
-        return functional.cross_entropy(logits.view(-1, c.vocab), target.view(-1))
-
-
-class GptBlock(nn.Module):  # type: ignore[misc]
-    """One projection for query, key and value (GPT), or three (OPT)."""
-
-    def __init__(self, c: TransformerConfig) -> None:
-        super().__init__()
-        h = c.hidden
-        self.config = c
-        self.first_norm = nn.LayerNorm(h)
-        widths = (h, h, h) if c.family == "opt" else (3 * h,)
-        self.qkv = nn.ModuleList(nn.Linear(h, width) for width in widths)
-        self.attention_out, self.second_norm = nn.Linear(h, h), nn.LayerNorm(h)
-        self.fc, self.fc_out = nn.Linear(h, c.ffn), nn.Linear(c.ffn, h)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        c, p = self.config, self.config.training.dropout
-        y = self.first_norm(x)
-        parts = [projection(y) for projection in self.qkv]
-        if len(parts) == 1:
-            parts = parts[0].split(x.shape[-1], 2)
-        q, k, v = (split_heads(part, c.heads) for part in parts)
-        if c.training.attention == "flash":
-            context = fused(q, k, v, causal=True)
-        else:
-            context = merge_heads(attend(scaled_scores(q, k) + mask, v, p))
-        x = functional.dropout(self.attention_out(context), p) + x
-        activation = functional.relu if c.family == "opt" else functional.gelu
-        hidden = activation(self.fc(self.second_norm(x)))
-        return functional.dropout(self.fc_out(hidden), p) + x
-
-
-class Gpt(nn.Module):  # type: ignore[misc]
-    """Token and position embeddings, decoder blocks, logits by the token embedding."""
-
-    def __init__(self, c: TransformerConfig) -> None:
-        super().__init__()
-        self.config = c
-        n = c.sequence
-        self.tokens, self.position = nn.Embedding(c.vocab, c.hidden), nn.Embedding(n, c.hidden)
-        self.blocks = nn.ModuleList(GptBlock(c) for _ in range(c.layers))
-        self.last_norm = nn.LayerNorm(c.hidden)
-        self.register_buffer("positions", torch.arange(n)[None], persistent=False)
-        future = torch.full((1, 1, n, n), torch.finfo(torch.float32).min).triu(1)
-        self.register_buffer("mask", future, persistent=False)
-
-    def forward(self, ids: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(ids) + self.position(self.positions)
-        x = functional.dropout(x, self.config.training.dropout)
-        for block in self.blocks:
-            x = block(x, self.mask)
-        return lm_loss(self.config, self.last_norm(x), self.tokens.weight, target)
+        return cross_entropy(c, self.head(x, self.word.weight), target, shifted=False)
 
 
 class Conv1D(nn.Module):  # type: ignore[misc]
-    """A linear layer whose weight is in × out."""
+    """GPT-2's linear layer, whose weight is in × out."""
 
     def __init__(self, into: int, out: int) -> None:
         super().__init__()
@@ -176,62 +131,69 @@ def gelu_new(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
-class Block(nn.Module):  # type: ignore[misc]
-    """Pre-norm decoder block."""
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"opt": functional.relu, "gpt2": gelu_new}
+
+
+class GptBlock(nn.Module):  # type: ignore[misc]
+    """Pre-norm decoder block: one projection for query, key and value (GPT, GPT-2), or three (OPT)."""
 
     def __init__(self, c: TransformerConfig) -> None:
         super().__init__()
-        h = c.hidden
-        self.heads, self.dropout, self.attention = c.heads, c.training.dropout, c.training.attention
-        self.ln_1, self.c_attn, self.c_proj = nn.LayerNorm(h), Conv1D(h, 3 * h), Conv1D(h, h)
-        self.ln_2, self.c_fc, self.mlp_proj = nn.LayerNorm(h), Conv1D(h, c.ffn), Conv1D(c.ffn, h)
+        h, linear = c.hidden, Conv1D if c.family == "gpt2" else nn.Linear
+        self.config = c
+        self.first_norm = nn.LayerNorm(h)
+        self.qkv = nn.ModuleList(linear(h, n) for n in ((h, h, h) if c.family == "opt" else (3 * h,)))
+        self.attention_out, self.second_norm = linear(h, h), nn.LayerNorm(h)
+        self.fc, self.fc_out = linear(h, c.ffn), linear(c.ffn, h)
+        self.activation = ACTIVATIONS.get(c.family, functional.gelu)
 
-    def forward(self, x: torch.Tensor, causal: torch.Tensor, lowest: torch.Tensor) -> torch.Tensor:
-        parts = self.c_attn(self.ln_1(x)).split(x.shape[-1], 2)
-        q, k, v = (split_heads(part, self.heads) for part in parts)
-        if self.attention == "flash":
-            context = fused(q, k, v, causal=True)
-        else:
-            scores = torch.where(causal, scaled_scores(q, k), lowest)
-            context = merge_heads(attend(scores, v, self.dropout))
-        x = functional.dropout(self.c_proj(context), self.dropout) + x
-        update = self.mlp_proj(gelu_new(self.c_fc(self.ln_2(x))))
-        return functional.dropout(update, self.dropout) + x
+    def forward(self, x: torch.Tensor, masked: Masking) -> torch.Tensor:
+        p = self.config.training.dropout
+        y = self.first_norm(x)
+        parts = tuple(projection(y) for projection in self.qkv)
+        if len(parts) == 1:
+            parts = parts[0].split(x.shape[-1], 2)
+        heads = (split_heads(part, self.config.heads) for part in parts)
+        context = attention(self.config, x, heads, masked, causal=True)
+        x = functional.dropout(self.attention_out(context), p) + x
+        hidden = self.activation(self.fc(self.second_norm(x)))
+        return functional.dropout(self.fc_out(hidden), p) + x
 
 
-class Gpt2(nn.Module):  # type: ignore[misc]
+class Gpt(nn.Module):  # type: ignore[misc]
     """Token and position embeddings, decoder blocks, logits by the token embedding."""
 
     def __init__(self, c: TransformerConfig) -> None:
         super().__init__()
         self.config = c
-        self.wte, self.wpe = nn.Embedding(c.vocab, c.hidden), nn.Embedding(c.sequence, c.hidden)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
-        self.ln_f = nn.LayerNorm(c.hidden)
         n = c.sequence
+        self.tokens, self.position = nn.Embedding(c.vocab, c.hidden), nn.Embedding(n, c.hidden)
+        self.blocks = nn.ModuleList(GptBlock(c) for _ in range(c.layers))
+        self.last_norm = nn.LayerNorm(c.hidden)
         self.register_buffer("positions", torch.arange(n)[None], persistent=False)
-        self.register_buffer("causal", torch.ones(1, 1, n, n, dtype=torch.bool).tril(), persistent=False)
-        self.register_buffer("lowest", torch.tensor(torch.finfo(torch.float32).min), persistent=False)
+        if c.family == "gpt2":
+            past, lowest = torch.ones(1, 1, n, n, dtype=torch.bool).tril(), torch.finfo(torch.float32).min
+            self.register_buffer("past", past, persistent=False)
+            self.register_buffer("lowest", torch.tensor(lowest), persistent=False)
+        else:
+            self.register_buffer("future", future_mask(n), persistent=False)
+
+    def masked(self, scores: torch.Tensor) -> torch.Tensor:
+        """GPT-2 selects, the others add."""
+        if self.config.family == "gpt2":
+            return torch.where(self.past, scores, self.lowest)
+        return scores + self.future
 
     def forward(self, ids: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        x = self.wte(ids) + self.wpe(self.positions)
-        x = functional.dropout(x, self.config.training.dropout)
+        c = self.config
+        x = self.tokens(ids) + self.position(self.positions)
+        x = functional.dropout(x, c.training.dropout)
         for block in self.blocks:
-            x = block(x, self.causal, self.lowest)
-        return lm_loss(self.config, self.ln_f(x), self.wte.weight, target)
-
-
-def lm_loss(
-    c: TransformerConfig, x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor
-) -> torch.Tensor:
-    """Logits and the cross entropy of the next token."""
-    if c.head == "none":
-        return x
-    logits = functional.linear(x, weight)
-    if c.training.loss == "none":
-        return logits
-    shifted = logits[:, :-1].contiguous()
-    return functional.cross_entropy(shifted.view(-1, c.vocab), target[:, 1:].reshape(-1))
+            x = block(x, self.masked)
+        x = self.last_norm(x)
+        if c.head == "none":
+            return x
+        return cross_entropy(c, functional.linear(x, self.tokens.weight), target, shifted=True)
 
 
 class RmsNorm(nn.Module):  # type: ignore[misc]
@@ -286,10 +248,8 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
         c = self.config
-        batch, sequence, _ = x.shape
-        q = self.q(x).view(batch, sequence, c.heads, -1).transpose(1, 2)
-        k = self.k(x).view(batch, sequence, c.kv_heads, -1).transpose(1, 2)
-        v = self.v(x).view(batch, sequence, c.kv_heads, -1).transpose(1, 2)
+        q = split_heads(self.q(x), c.heads)
+        k, v = (split_heads(project(x), c.kv_heads) for project in (self.k, self.v))
         q, k = rotated(q, cos, sin), rotated(k, cos, sin)
         k, v = repeated(k, c.heads), repeated(v, c.heads)
         if c.training.attention == "flash":
@@ -297,7 +257,7 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]
         else:
             scores = torch.matmul(q, k.transpose(2, 3)) * c.head_dim**-0.5 + mask
             context = torch.matmul(functional.dropout(torch.softmax(scores, -1), c.training.dropout), v)
-        out: torch.Tensor = self.o(context.transpose(1, 2).contiguous().reshape(batch, sequence, -1))
+        out: torch.Tensor = self.o(context.transpose(1, 2).contiguous().reshape(*x.shape[:2], -1))
         return out
 
 
@@ -316,15 +276,16 @@ class Llama(nn.Module):  # type: ignore[misc]
         angles = torch.cat([angles, angles], -1)[None, None]
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
-        future = torch.full((1, 1, n, n), torch.finfo(torch.float32).min).triu(1)
-        self.register_buffer("mask", future, persistent=False)
+        self.register_buffer("mask", future_mask(n), persistent=False)
 
     def forward(self, ids: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         x = self.tokens(ids)
         for layer in self.layers:
             x = layer(x, self.cos, self.sin, self.mask)
         x = self.norm(x)
-        return x if self.lm_head is None else lm_loss(self.config, x, self.lm_head.weight, target)
+        return (
+            x if self.lm_head is None else cross_entropy(self.config, self.lm_head(x), target, shifted=True)
+        )
 
 
 def relative_shift(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -371,7 +332,8 @@ class Xlnet(nn.Module):  # type: ignore[misc]
         self.config = c
         self.word = nn.Embedding(c.vocab, c.hidden)
         self.layers = nn.ModuleList(XlnetLayer(c) for _ in range(c.layers))
-        self.lm_loss = XlnetHead(c) if c.head == "lm" else None
+        biases = [nn.Parameter(torch.zeros(c.vocab))] if c.head == "lm" else []
+        self.biases = nn.ParameterList(biases)  # of the tied logits
         self.register_buffer("positions", torch.randn(2 * c.sequence, 1, c.hidden), persistent=False)
         self.register_buffer("index", torch.arange(c.sequence), persistent=False)
 
@@ -382,17 +344,6 @@ class Xlnet(nn.Module):  # type: ignore[misc]
         for layer in self.layers:
             x = layer(x, positions, self.index)
         x = functional.dropout(x, p).permute(1, 0, 2).contiguous()
-        if self.lm_loss is None:
+        if c.head == "none":
             return x
-        logits = functional.linear(x, self.word.weight, self.lm_loss.bias)
-        if c.training.loss == "none":
-            return logits
-        return functional.cross_entropy(logits.view(-1, c.vocab), target.view(-1))
-
-
-class XlnetHead(nn.Module):  # type: ignore[misc]
-    """The bias of the tied logits."""
-
-    def __init__(self, c: TransformerConfig) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(c.vocab))
+        return cross_entropy(c, functional.linear(x, self.word.weight, self.biases[0]), target, shifted=False)
