@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from stepsight.cli import cli
-from stepsight.report.words import markdown
+from stepsight.report.pieces import markdown
 
 from .commands import ROOT, Fence, documents, fences, inline, of_stepsight
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepsight.prediction.memory import MemoryLine
-from stepsight.report.words import fits_words, grouped_notes
+from stepsight.report.prediction import fits_words, grouped_notes
 
 
 def test_notes_that_differ_only_in_numbers_are_one() -> None:

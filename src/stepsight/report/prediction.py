@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -47,7 +48,6 @@ from stepsight.report.pieces import (
 from stepsight.report.ranks import identical_ranks, identical_summaries, rank_section
 from stepsight.report.runs import whole_run_listing
 from stepsight.report.timeline import picture
-from stepsight.report.words import fits_words, grouped_notes, memory_word, sources_sentence
 from stepsight.tables.table import CACHED
 
 MOST_RANKS_LISTED = 8
@@ -58,6 +58,10 @@ MOST_TABLES, MOST_RANKS_OF_TABLES = 400, 128
 MATTERS = 0.05
 """A part whose removal shortens the step by less than this share does not hold it."""
 SCALE_WIDTH = 520
+_NUMBER = re.compile(r"(?<![\w.,-])\d+(?:,\d{3})*(?:\.\d+)?(?:–\d+)?(?![\w-])")
+"""A number, or a range of two, that stands by itself: not one in the name of a GPU or a kernel."""
+DOUBT = 0.01
+"""A verdict that is less likely than this to be wrong stands without its probability."""
 _BASES = {
     "anchored": "anchored: what the trace measured stays, what changes is scaled by the models",
     "models": "models only: the trace gives operators, host times and what no model can know",
@@ -397,3 +401,54 @@ def _trust(p: Prediction) -> Html:
     if p.notes:
         body += [tag("h3", "Notes"), notes(grouped_notes(p.notes))]
     return section("How far to trust it", *body, lead=f"{lead[:1].upper()}{lead[1:]}.")
+
+
+def fits_words(m: MemoryLine) -> str:
+    """The verdict on memory, with its probability where there is doubt."""
+    sure = min(m.fit_probability, 1 - m.fit_probability) < DOUBT
+    if m.fits:
+        return "fits" if sure else f"fits with a probability of {100 * m.fit_probability:.0f} %"
+    by = f"does not fit, by {size(m.excess_bytes)}"
+    return by if sure else f"{by} ({100 * m.fit_probability:.0f} % chance to fit)"
+
+
+_MEMORY = {
+    "buckets": "gradient buckets",
+    "context": "CUDA context and libraries",
+    "temporary": "logits, gathered parameters and other buffers",
+    "cached_by_allocator": "fragmentation of the allocator",
+}
+
+
+def memory_word(part: str) -> str:
+    """What a part of memory is called."""
+    return _MEMORY.get(part) or part.replace("_", " ")
+
+
+def grouped_notes(notes: Iterable[str]) -> list[str]:
+    """Notes that differ only in numbers as one, with what the numbers range over."""
+    identical: dict[str, list[str]] = {}
+    for note in dict.fromkeys(notes):
+        identical.setdefault(_NUMBER.sub("#", note), []).append(note)
+    return [some[0] if len(some) == 1 else _as_one(some) for some in identical.values()]
+
+
+def _as_one(notes: Sequence[str]) -> str:
+    texts = _NUMBER.split(notes[0])
+    columns = zip(*(_NUMBER.findall(note) for note in notes), strict=True)
+    ranges = []
+    for column in columns:
+        ends = sorted(
+            {n for text in column for n in text.split("–")}, key=lambda n: float(n.replace(",", ""))
+        )
+        ranges.append(ends[0] if len(ends) == 1 else f"{ends[0]}–{ends[-1]}")
+    joined = "".join(f"{text}{number}" for text, number in zip(texts, [*ranges, ""], strict=True))
+    return f"{joined} ({len(notes)} similar notes)"
+
+
+def sources_sentence(shares: Mapping[str, float]) -> str:
+    """What the times of a prediction come from, best source first."""
+    order = [source.label for source in Source]
+    known = sorted(shares.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+    parts = [f"{share(part)} from {source_look(name).word}" for name, part in known if part > 0]
+    return f"device time: {', '.join(parts)}" if parts else "no kernel ran, so nothing was estimated"
