@@ -31,8 +31,11 @@ COMMANDS = {
     "recipes": "List what training stacks do by default, or show one.",
     "platforms": "List the platforms and GPUs of the catalogue.",
 }
-HOMES = {"sweep": ("tune", "sweep"), "diagnose": ("advise", "diagnose"), "recipes": ("platforms", "recipes")}
-"""Commands that share a module with another one: the module and the command's name there."""
+HOMES = {
+    "capture": "predict", "collective": "kernel", "diagnose": "advise", "recipes": "platforms",
+    "sweep": "tune",
+}  # fmt: skip
+"""Commands that share the module of another one."""
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """A disk, or what a process may write, is full."""
@@ -53,7 +56,7 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        home, name = HOMES.get(cmd_name, (cmd_name, "command"))
+        home, name = (HOMES[cmd_name], cmd_name) if cmd_name in HOMES else (cmd_name, "command")
         command = getattr(importlib.import_module(f"stepsight.commands.{home}"), name)
         if not isinstance(command, click.Command):  # a broken command module, not a user's mistake
             raise TypeError(f"stepsight.commands.{home}.{name} is not a click command")

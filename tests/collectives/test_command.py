@@ -7,7 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from stepsight.commands.collective import command, parse_bytes
+from stepsight.commands.kernel import collective as command
+from stepsight.commands.kernel import parse_bytes
 from stepsight.errors import InputError
 
 from .test_nccl_tests import HEAD, ROWS, TAIL
