@@ -3,7 +3,7 @@
 Only shapes that no shipped model was fitted on (`lab.fit.kernels.sources`), spread evenly over the
 measured times; the choice looks at no prediction.
 
-    scripts/quick_rows.py > src/stepsight/validate/quick/kernels.json
+    scripts/quick_rows.py > src/stepsight/validate/rows/kernels.json
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ BY_DEFAULT = (
 def module_of(topic: str) -> str:
     """Where a topic's scores are made: a module, or the ``topic`` of a package. quick is in the product."""
     if topic == "quick":
-        return "stepsight.validate.quick.topic"
+        return "stepsight.validate.quick"
     found = find_spec(f"lab.score.{topic}")
     package = found is not None and found.submodule_search_locations is not None
     return f"lab.score.{topic}.topic" if package else f"lab.score.{topic}"

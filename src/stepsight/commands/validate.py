@@ -51,7 +51,7 @@ def command() -> None:
 @click.command("quick", help=TOPICS["quick"])
 @options.json_flag
 def _quick(as_json: bool) -> None:
-    from stepsight.validate.quick.topic import scores
+    from stepsight.validate.quick import scores
     from stepsight.validate.scoreboard import show
 
     show(scores(), as_json=as_json)

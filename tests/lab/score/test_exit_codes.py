@@ -60,7 +60,7 @@ def test_topics_of_scores(
 @AS_JSON
 def test_all(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = Score("quick", "a", 1, 0.1, 0.1, "all", "GMAE ≤ 5%", not missed, exposure="blind")
-    monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda *given: [line])
+    monkeypatch.setattr("stepsight.validate.quick.scores", lambda *given: [line])
     given = ("all", "--only", "quick", "--data", str(tmp_path), "--results", str(tmp_path / "results"))
     assert run(*given, as_json=as_json) == int(missed)
 

@@ -11,7 +11,7 @@ from lab.__main__ import main
 from lab.score.scorecard import scorecard
 from stepsight.errors import InputError
 from stepsight.score import Figure, Score
-from stepsight.validate.quick.topic import kernel_rows, scores, step_rows
+from stepsight.validate.quick import kernel_rows, scores, step_rows
 from stepsight.validate.scoreboard import TopicResult, load_result, load_results, save_result
 
 OURS = Score("e2e", "steps", 12, 0.05, 0.07, "all rows", "GMAE ≤ 4.0%", False, exposure="blind")
@@ -97,7 +97,7 @@ def test_all_saves_resumes_and_reports(tmp_path: Path) -> None:
 
 
 def test_a_missed_bar_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda: [OURS])
+    monkeypatch.setattr("stepsight.validate.quick.scores", lambda: [OURS])
     assert CliRunner().invoke(main, ["score", "quick"]).exit_code == 1
 
 

@@ -60,12 +60,14 @@ def scores() -> list[Score]:
 
 def kernel_rows() -> list[KernelRow]:
     """The kernels that ship."""
-    return msgspec.json.decode((files(__package__) / "kernels.json").read_bytes(), type=list[KernelRow])
+    return msgspec.json.decode(
+        (files(__package__) / "rows" / "kernels.json").read_bytes(), type=list[KernelRow]
+    )
 
 
 def step_rows() -> list[StepRow]:
     """The steps that ship."""
-    return msgspec.json.decode((files(__package__) / "steps.json").read_bytes(), type=list[StepRow])
+    return msgspec.json.decode((files(__package__) / "rows" / "steps.json").read_bytes(), type=list[StepRow])
 
 
 def _kernel_scores(rows: Sequence[KernelRow]) -> list[Score]:

@@ -1,1 +1,0 @@
-"""A minute's check on measured rows that ship with the package."""
