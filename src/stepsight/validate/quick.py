@@ -22,6 +22,7 @@ from stepsight.score import BLIND, CHOSEN, Score
 from stepsight.workload.files import parse_workload
 
 TOPIC = "quick"
+ROWS = files("stepsight.validate") / "rows"
 OPTIONS: tuple[str, ...] = ()
 
 
@@ -67,7 +68,7 @@ def kernel_rows() -> list[KernelRow]:
 
 def step_rows() -> list[StepRow]:
     """The steps that ship."""
-    return msgspec.json.decode((files(__package__) / "rows" / "steps.json").read_bytes(), type=list[StepRow])
+    return msgspec.json.decode((ROWS / "steps.json").read_bytes(), type=list[StepRow])
 
 
 def _kernel_scores(rows: Sequence[KernelRow]) -> list[Score]:
