@@ -74,6 +74,16 @@ def test_one_gemm_by_itself_runs_as_fast_as_people_measure(gpu: str) -> None:
 
 
 def test_a_limit_that_the_tables_hold_is_not_counted_again() -> None:
-    assert alone("L40S").clock == 1.0
-    assert alone("L40S", GEMM, "gpu.power_w=250").clock < 0.9
-    assert alone("L40S", GEMM, "gpu.power_w=500").clock == 1.0
+    board = load_platform("1xL40S")
+    tabled = float(board.kernels.estimate([GEMM]).time_us[0])
+    assert float(alone("L40S").estimates.time_us[0]) == pytest.approx(tabled, rel=0.01)
+    assert alone_us(GEMM, tabled, board.spec.gpu) == pytest.approx(tabled, rel=0.01)
+    at = {w: float(alone("L40S", GEMM, f"gpu.power_w={w}").estimates.time_us[0]) for w in (250, 350, 500)}
+    assert at[250] > 1.1 * at[350] > 1.2 * at[500]
+
+
+def test_a_step_that_draws_less_than_the_tables_gemms_keeps_more_of_the_clock() -> None:
+    quiet = Kernel.of("elementwise", "bf16", elements=1e8, read_bytes=2e8, write_bytes=2e8)
+    mixed = sustained([GEMM, quiet], np.array([1.0, 20.0]), load_platform("1xL40S"))
+    assert mixed.clock > alone("L40S").clock + 0.05
+    assert float(mixed.estimates.time_us[0]) < 0.95 * float(alone("L40S").estimates.time_us[0])

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from stepsight import load_platform, load_workload, predict
+from stepsight.capturing.step import CapturedStep
 from stepsight.prediction.answer import predict_job
 from stepsight.prediction.compare import compare
+from stepsight.prediction.predict import predict_captured
 from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -40,6 +42,19 @@ def test_coverage_accounts_for_all_device_time(dlrm):
 def test_a_free_part_never_makes_the_step_longer(dlrm):
     for sensitivity in dlrm.sensitivities:
         assert sensitivity.if_free_us <= dlrm.step_us * (1 + 1e-9)
+
+
+def test_the_mean_of_several_captured_steps_is_one_step_in_every_figure():
+    kernel = Kernel.of("gemm", "bf16", m=2048, n=2048, k=2048)
+    once, twice = (Job.replicated(RankProgram((Op("aten::mm", (kernel,)),) * n), 1) for n in (20, 40))
+    one, mean = (
+        predict_captured(CapturedStep("train.py", "", job, steps=n), load_platform("1xH100-SXM"))
+        for job, n in ((once, 1), (twice, 2))
+    )
+    assert mean.step_us == pytest.approx(one.step_us, rel=0.02)
+    for single, of_mean in zip(one.sensitivities, mean.sensitivities, strict=True):
+        assert of_mean.if_free_us <= mean.step_us * (1 + 1e-9)
+        assert of_mean.if_free_us == pytest.approx(single.if_free_us, rel=0.05, abs=5)
 
 
 def test_a_faster_host_is_never_slower():

@@ -17,6 +17,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import thread_blocks, tiled_pairs
 from stepsight.kernels.machine import Machine
+from stepsight.kernels.stream_memory import SLOW_MEMORY, cache_speed
 
 _CONSTANTS = area("kernels")
 
@@ -24,6 +25,9 @@ HEAD_SIZES = np.array([32.0, 64.0, 96.0, 128.0, 160.0, 192.0, 224.0, 256.0])
 """Head sizes the kernel is compiled for; others are padded to the next."""
 
 MMA_SHARE = _CONSTANTS.by_name("MMA_SHARE")
+WORKING_BYTES = 10.0
+"""What the kernels before and after the backward hold per element at a time: the output and its gradient in
+half precision, the gradient of the queries in fp32 and in half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ def base_us(
     uneven = np.where(masked, 1 + use.tail / waves, np.ceil(waves) / waves)
     elements = d["batch"] * d["heads"] * d["q"] * d["head_dim"]
     streamed = elements * use.bytes_per_element / (spec.memory_gbps * 1e3)
+    if spec.l2_gbps > SLOW_MEMORY * spec.memory_gbps:  # the next kernel finds what the last one wrote
+        streamed = streamed / cache_speed(batch, spec, elements * WORKING_BYTES)
     compute = clocks / spec.sms * uneven / spec.clock_mhz
     memory = batch.bytes / (spec.memory_gbps * 1e3)
     return np.asarray(use.start_us + streamed + np.maximum(compute, memory))

@@ -140,12 +140,14 @@ class Conditions:
     def kernels(self, kernels: Sequence[Kernel]) -> tuple[Estimates, Draws]:
         """Times at boost clock with learned factors, and what the kernels draw."""
         found = self.kernel_models.estimate(kernels)
-        time_us = self._with_learned(kernels, found.time_us)
         if self.spec.host.synchronous:
-            none = np.zeros(len(kernels))
+            time_us, none = self._with_learned(kernels, found.time_us), np.zeros(len(kernels))
             return replace(found, time_us=time_us), Draws(time_us, none, none, none)
         drawn = draws(kernels, found.time_us, self.spec.gpu)
-        return replace(found, time_us=time_us), drawn.scaled(time_us, found.time_us)
+        if power := self.power:
+            drawn = power.at_boost(drawn)
+        time_us = self._with_learned(kernels, drawn.time_us)
+        return replace(found, time_us=time_us), drawn.scaled(time_us, drawn.time_us)
 
     def _with_learned(self, kernels: Sequence[Kernel], time_us: FloatArray) -> FloatArray:
         if self.learned is NOTHING_LEARNED or not len(time_us):

@@ -83,8 +83,8 @@ def _of(gpu: GpuSpec, table: Mapping[str, float]) -> float:
 class Power:
     """Energy of one GPU: watts where nothing runs, its limit, joules per FLOP by type and per byte.
 
-    ``tabled_w``: the limit that the board was held by while its kernel tables were measured; their times hold
-    that clock, and other limits count against it. None for tables measured at boost clock.
+    ``tabled_w``: the limit that the board was held by while its kernel tables were measured, at its standard
+    boost clock (this board's is ``clock_ratio`` of that). None for tables measured at boost clock.
     """
 
     idle_w: float
@@ -93,6 +93,7 @@ class Power:
     byte_j: float
     voltage_floor: float
     tabled_w: float | None = None
+    clock_ratio: float = 1.0
 
     @classmethod
     def of(cls, gpu: GpuSpec) -> Power | None:
@@ -114,11 +115,12 @@ class Power:
             per_flop["fp8"] = _of(gpu, FP8_ENERGY) * per_flop["bf16"]
         per_byte = BANDWIDTH_DRAW * spare_w / (1e9 * chip.memory_gbps)
         tabled_w = standard_w if gpu.name in TABLES_AT_LIMIT else None
-        return cls(idle_w, gpu.power_w, per_flop, per_byte, _of(gpu, VOLTAGE_FLOOR), tabled_w)
+        ratio = gpu.clock_mhz / (standard.gpu.clock_mhz if standard else gpu.clock_mhz)
+        return cls(idle_w, gpu.power_w, per_flop, per_byte, _of(gpu, VOLTAGE_FLOOR), tabled_w, ratio)
 
     def energy_scale(self, clock: float) -> float:
-        """Energy per FLOP at a clock, over that at boost: voltage squared."""
-        return float((self.voltage_floor + (1 - self.voltage_floor) * clock) ** 2)
+        """Energy per FLOP at a clock, over that at the standard boost clock: voltage squared."""
+        return float((self.voltage_floor + (1 - self.voltage_floor) * clock * self.clock_ratio) ** 2)
 
     def watts(self, draw: Draw, clock: float = 1.0) -> float:
         """Average power of kernels back to back at a clock (share of boost)."""
@@ -128,14 +130,29 @@ class Power:
         return self.idle_w + (draw.flop_j * self.energy_scale(clock) + draw.byte_j) / time_us * 1e6
 
     def clock(self, draw: Draw) -> float:
-        """The highest clock (share of the tables' clock) at which average power meets the limit."""
-        if self.tabled_w is None:
-            return self._clock(draw, self.limit_w)
-        return min(self._clock(draw, self.limit_w) / self._clock(draw, self.tabled_w), 1.0)
+        """The highest clock (share of boost) at which average power meets the limit."""
+        return self._clock(draw, self.limit_w)
 
     def alone(self, draw: Draw) -> float:
         """The same for one kernel run again and again."""
-        return self.clock(replace(draw, flop_j=ALONE * draw.flop_j))
+        return self.clock(draw if self.tabled_w else replace(draw, flop_j=ALONE * draw.flop_j))
+
+    def at_boost(self, drawn: Draws) -> Draws:
+        """Kernels as tables have them, at boost clock. Tables measured under the board's limit hold the clock
+        at which each kernel met it; one that would need more than its arithmetic allows drew less."""
+        if self.tabled_w is None:
+            return drawn
+        took_us, bound_us = drawn.time_us, drawn.clock_bound_us * self.clock_ratio
+        spare_j = (self.tabled_w - self.idle_w) * took_us / 1e6 - drawn.byte_j
+        limited = (drawn.flop_j > spare_j) & (spare_j > 0) & (bound_us > 0)
+        scale = np.divide(spare_j, drawn.flop_j, out=np.ones(len(spare_j)), where=limited)
+        clock = np.maximum((np.sqrt(scale) - self.voltage_floor) / (1 - self.voltage_floor), LOWEST_CLOCK)
+        shorter_us = np.minimum(bound_us * (1 / clock - 1), took_us - drawn.clock_bound_us)
+        boost_us = np.where(limited, took_us - shorter_us, took_us)
+        clock = np.divide(bound_us, took_us - boost_us + bound_us, out=clock, where=limited)
+        met_j = spare_j / (self.voltage_floor + (1 - self.voltage_floor) * clock) ** 2
+        flop_j = np.where(limited, met_j, drawn.flop_j)
+        return replace(drawn, time_us=boost_us, flop_j=flop_j)
 
     def _clock(self, draw: Draw, limit_w: float) -> float:
         if self.watts(draw) <= limit_w:

@@ -219,6 +219,7 @@ def _mean_step(made: Prediction, steps: int) -> Prediction:
         made, step_us=made.step_us / steps, low_us=made.low_us / steps, high_us=made.high_us / steps,
         naive_us=made.naive_us / steps, ranks=tuple(_scaled(r, steps) for r in made.ranks),
         breakdown_us={name: us / steps for name, us in made.breakdown_us.items()},
+        sensitivities=tuple(replace(s, if_free_us=s.if_free_us / steps) for s in made.sensitivities),
         notes=(*made.notes, f"the mean of {steps} steps"),
         setup=replace(
             made.setup or Setup(),

@@ -45,12 +45,12 @@ def sustained(
 
 
 def alone_us(kernel: Kernel, time_us: float, gpu: GpuSpec) -> float:
-    """What a kernel of that time at boost clock takes, run by itself for hours."""
+    """What a kernel of that time in the tables takes, run by itself for hours."""
     power = Power.of(gpu)
     if power is None:
         return time_us
-    drawn = draws([kernel], np.array([time_us]), gpu).total(np.ones(1))
-    return time_us + drawn.clock_bound_us * (1 / power.alone(drawn) - 1)
+    drawn = power.at_boost(draws([kernel], np.array([time_us]), gpu)).total(np.ones(1))
+    return drawn.time_us + drawn.clock_bound_us * (1 / power.alone(drawn) - 1)
 
 
 def at_boost(kernels: Sequence[Kernel], platform: Platform) -> tuple[Estimates, Draws]:
