@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from stepsight.capturing.step import CapturedStep, RankMemoryUse
 from stepsight.errors import StepsightError
 from stepsight.kernels.families import PRODUCTS, category
-from stepsight.prediction.traced.whatif import NO_HOST, with_batch, with_bucket, without_host
+from stepsight.prediction.traced.whatif import NO_HOST, one_pass, with_batch, with_bucket, without_host
 from stepsight.program.job import COMPUTE, Job, Kernel, Op, RankProgram
 from stepsight.program.observation import ObservedJob
 from stepsight.tables.sharders import SHARDERS
@@ -262,16 +262,8 @@ def _elements(op: Op) -> float:
 
 
 def _one(a: Kernel, b: Kernel) -> Kernel:
-    """Reads what the first reads and what else the second reads, writes what the second writes; a norm
-    applies what follows it before it writes."""
-    if a.family in NORMS:
-        return a
-    between = a.dim("write_bytes", 0.0)
-    read = a.dim("read_bytes", 0.0) + max(b.dim("read_bytes", 0.0) - between, 0.0)
-    return Kernel.of(
-        "elementwise", b.dtype, operator="fused", stream=b.stream, elements=a.dim("elements", 1.0),
-        read_bytes=read, write_bytes=b.dim("write_bytes", 0.0),
-    )  # fmt: skip
+    """A norm applies what follows it before it writes."""
+    return a if a.family in NORMS else one_pass(a, b)
 
 
 def _channels_last(step: CapturedStep) -> Rewrite | None:

@@ -181,10 +181,6 @@ def _each(setup: Setup, ranks: int) -> str:
     return f" ({rate(setup.samples / setup.replicas)} {setup.shared_by}{default})"
 
 
-_CELL = "text-align:left;padding:2px 12px 2px 0"
-_BAR = "display:inline-block;height:10px;background:#2270cf;border-radius:2px"
-
-
 def one_line(p: Prediction) -> str:
     """``<Prediction dlrm on 8xH100-SXM: 1.93 ms (1.41 ms to 2.64 ms), 2,120,000 samples/s>``."""
     rates = "".join(f", {value} {name}" for name, value in rate_lines(p)[:1])
@@ -205,18 +201,15 @@ def as_html(p: Prediction) -> str:
     ]
     if p.memory and not p.memory.fits:
         lines.insert(0, f'<b style="color:#b3261e">Does not fit, by {size(p.memory.excess_bytes)}.</b>')
+    titles = "".join(f"<th>{name}</th>" for name in ("part", "time", "share", "step without it"))
     rows = "".join(_row(row) for row in rows_of(p))
-    names = "".join(
-        f'<th style="{_CELL}">{name}</th>' for name in ("part", "time", "share", "", "step without it")
-    )
-    return f"<div>{'<br>'.join(line for line in lines if line)}<table><tr>{names}</tr>{rows}</table></div>"
+    return f"<div>{'<br>'.join(line for line in lines if line)}<table><tr>{titles}</tr>{rows}</table></div>"
 
 
 def _row(row: dict[str, Any]) -> str:
-    bar = f'<span style="{_BAR};width:{120 * row["share"]:.0f}px"></span>'
     free = time(row["step_if_free_us"]) if row["step_if_free_us"] is not None else ""
-    cells = (escape(look(row["part"]).word), time(row["time_us"]), share(row["share"]), bar, free)
-    return "<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>"
+    cells = (escape(look(row["part"]).word), time(row["time_us"]), share(row["share"]), free)
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def rows_of(p: Prediction) -> list[dict[str, Any]]:

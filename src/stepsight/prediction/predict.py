@@ -26,7 +26,7 @@ from stepsight.prediction.runnable import (
     missing_units,
 )
 from stepsight.prediction.throughput import job_flops
-from stepsight.program.job import Job
+from stepsight.program.observation import ObservedJob
 from stepsight.program.setup import Setup
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
@@ -160,19 +160,19 @@ class CapturedOn:
     """A captured step on a platform, as what-if questions change it."""
 
     step: CapturedStep
-    job: Job
+    job: ObservedJob
     platform: Platform
     measured_us: float | None = None
 
     @classmethod
     def of(cls, step: CapturedStep, platform: Platform) -> CapturedOn:
-        return cls(step, step.job, platform)
+        return cls(step, ObservedJob(step.job), platform)
 
     def on(self, platform: Platform) -> CapturedOn:
         return replace(self, platform=platform)
 
     def predicted(self) -> Prediction:
-        return predict_captured(replace(self.step, job=self.job), self.platform)
+        return predict_captured(replace(self.step, job=self.job.job), self.platform)
 
 
 def predict_captured(step: CapturedStep, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import reduce
 from typing import Any, TypeVar
 
 from stepsight.errors import InputError, StepsightError
@@ -21,7 +22,6 @@ from stepsight.prediction.traced.anchoring import with_waits_kept
 from stepsight.prediction.traced.predict import Basis, TracedStep
 from stepsight.program.job import HostTimes, Kernel, Op, Wait, world
 from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective
-from stepsight.program.variants import classify
 from stepsight.records import nearest
 from stepsight.trace.step.job import without_late_peers
 
@@ -130,8 +130,7 @@ def without_ops(job: ObservedJob, pattern: str) -> ObservedJob:
 def fused(job: ObservedJob, pattern: str) -> ObservedJob:
     """Runs of neighbouring ops that match become one op with one kernel.
 
-    The fused kernel reads what the first read and writes what the last wrote; the traffic
-    between them is saved, and so are the other ops' host times.
+    The traffic between them is saved, and so are the other ops' host times.
     """
     wanted = _compiled(pattern)
     return _each_program(job, lambda ops: _fused_ops(ops, wanted))
@@ -146,7 +145,7 @@ def _fused_ops(ops: list[ObservedOp], wanted: re.Pattern[str]) -> None:
             end += 1
         kernels = [k for op, _ in ops[start:end] for k in op.kernels]
         if len(kernels) > 1:
-            ops[start] = replace(ops[start][0], kernels=(_one_pass(kernels),)), ()
+            ops[start] = replace(ops[start][0], kernels=(reduce(one_pass, kernels),)), ()
             for i in range(start + 1, end):
                 ops[i] = replace(ops[i][0], kernels=(), overhead_us=NO_HOST), ()
         start = max(end, start + 1)
@@ -157,13 +156,15 @@ def _fusible(op: Op) -> bool:
     return op.collective is None and not op.waits and not op.blocks_host and len(streams) <= 1
 
 
-def _one_pass(kernels: list[Kernel]) -> Kernel:
-    elements = max(k.dim("elements", 1.0) for k in kernels)
-    read, write = kernels[0].dim("read_bytes", 0.0), kernels[-1].dim("write_bytes", 0.0)
-    flops = sum(k.dim("elements", 0.0) for k in kernels)
-    dims = (("elements", max(elements, flops / 8)), ("read_bytes", read), ("write_bytes", write))
-    kind = classify("elementwise", "fused")
-    return Kernel("elementwise", dims, kernels[0].dtype, kernels[0].stream, "fused", kind=kind)
+def one_pass(first: Kernel, second: Kernel) -> Kernel:
+    """One kernel that reads what the first reads and what else the second reads, and writes what the second
+    writes."""
+    between = first.dim("write_bytes", 0.0)
+    read = first.dim("read_bytes", 0.0) + max(second.dim("read_bytes", 0.0) - between, 0.0)
+    return Kernel.of(
+        "elementwise", second.dtype, operator="fused", stream=second.stream,
+        elements=first.dim("elements", 1.0), read_bytes=read, write_bytes=second.dim("write_bytes", 0.0),
+    )  # fmt: skip
 
 
 def with_bucket(job: ObservedJob, bucket_mb: float) -> ObservedJob:
@@ -271,32 +272,20 @@ def _count(text: str, question: str) -> int:
     return whole(text, f"--what-if {question}={text}", most=limit("RANKS"))
 
 
-def _changed_job(step: Any, change: Callable[[ObservedJob], ObservedJob]) -> Any:
-    """The step with its job changed; nothing was observed of a captured one."""
-    if isinstance(step, CapturedOn):
-        return replace(step, job=change(ObservedJob(step.job)).job)
+def _changed_job(step: Asked, change: Callable[[ObservedJob], ObservedJob]) -> Asked:
     return replace(step, job=change(step.job))
-
-
-def _ranks(step: TracedStep | CapturedOn) -> int:
-    return step.job.ranks if isinstance(step, CapturedOn) else step.job.job.ranks
 
 
 def _with_ranks(step: TracedStep | CapturedOn, ranks: int) -> TracedStep | CapturedOn:
     """The step on that many ranks; of a traced one, on as many more nodes of its kind as they need."""
-
-    def widened(job: ObservedJob) -> ObservedJob:
-        return with_ranks(job, ranks)
-
-    if isinstance(step, CapturedOn) or ranks == _ranks(step):
-        changed: TracedStep | CapturedOn = _changed_job(step, widened)
-        return changed
+    if isinstance(step, CapturedOn) or ranks == step.job.job.ranks:
+        return replace(step, job=with_ranks(step.job, ranks))
     job = with_waits_kept(step.job, step.own) if step.basis is Basis.ANCHORED else step.job
     platform, notes = step.platform, step.notes
     if ranks > platform.spec.ranks:
         platform = with_nodes(platform, -(-ranks // platform.spec.gpus_per_node))
         notes = (*notes, f"{ranks} ranks: {platform.spec.nodes} nodes of {platform.spec.gpus_per_node} GPUs")
-    return replace(step, job=widened(job), platform=platform, notes=notes)
+    return replace(step, job=with_ranks(job, ranks), platform=platform, notes=notes)
 
 
 QUESTIONS: dict[str, tuple[str, Answer]] = {
@@ -344,7 +333,7 @@ _WITHOUT_VALUE = ("no-host", "peers-on-time")
 def work_ratio(before: Asked, after: Asked, questions: Iterable[str]) -> float:
     """What a step of the changed one does over what it did, in samples: batch= and ranks= change it."""
     factors = [_number(text.partition("=")[2], "batch") for text in questions if text.startswith("batch=")]
-    return math.prod(factors) * _ranks(after) / _ranks(before)
+    return math.prod(factors) * after.job.job.ranks / before.job.job.ranks
 
 
 def changed(step: Asked, questions: Iterable[str]) -> Asked:
