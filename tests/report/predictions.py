@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from stepsight.platform.load import load_platform
 from stepsight.prediction.answer import Prediction, predict_job
@@ -26,7 +25,7 @@ def program(size: int, *, name: str = "aten::linear") -> RankProgram:
     )  # fmt: skip
 
 
-def uneven(sizes: list[int], *, synchronous: bool = False, **fields: Any) -> Prediction:
+def uneven(sizes: list[int], *, synchronous: bool = False) -> Prediction:
     """Ranks with matrices of these sizes on as many A100s; the smaller ones wait."""
     nodes = -(-len(sizes) // 8)
     platform = load_platform(f"{nodes}x8xA100-SXM4-40G-200G")
@@ -34,4 +33,5 @@ def uneven(sizes: list[int], *, synchronous: bool = False, **fields: Any) -> Pre
         host = dataclasses.replace(platform.spec.host, synchronous=True)
         platform = dataclasses.replace(platform, spec=dataclasses.replace(platform.spec, host=host))
     shared = {size: program(size) for size in sizes}
-    return predict_job(Job.of([shared[size] for size in sizes]), platform, workload="uneven", **fields)
+    found = predict_job(Job.of([shared[size] for size in sizes]), platform)
+    return dataclasses.replace(found, workload="uneven")

@@ -53,7 +53,6 @@ class Prediction:
     platform has; the job may use fewer (``len(ranks)``).
     """
 
-    workload: str
     platform: str
     step_us: float
     low_us: float
@@ -64,6 +63,7 @@ class Prediction:
     sensitivities: tuple[Sensitivity, ...]
     coverage: Coverage
     timeline: Timeline = field(repr=False)
+    workload: str = ""
     memory: MemoryLine | None = None
     measured_us: float | None = None
     notes: tuple[str, ...] = ()
@@ -176,41 +176,35 @@ class Prediction:
 
 
 def predict_job(
-    job: Job, platform: Platform, *, workload: str = "", replay: Iterable[str] = (),
-    steps: int = STEADY_STEPS, memory: MemoryLine | None = None, measured_us: float | None = None,
-    notes: Iterable[str] = (), host_spread: float = HOST_SPREAD, basis: str = "",
-    setup: Setup | None = None, method_spread: float = METHOD_SPREAD, seen: Observations = (),
+    job: Job, platform: Platform, *, replay: Iterable[str] = (), steps: int = STEADY_STEPS,
+    host_spread: float = HOST_SPREAD, method_spread: float = METHOD_SPREAD, seen: Observations = (),
 ) -> Prediction:  # fmt: skip
-    """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off,
-    ``method_spread`` the step beyond what its parts explain; ``seen`` is what a trace measured of the job."""
+    """Predict one step of a job on a platform; ``seen`` is what a trace measured of the job.
+
+    What is known of the job beyond its operators (name, setup, memory, notes) is the caller's to add.
+    """
     platform = platform.with_ranks(job.ranks)
     check_axes(platform.site, job.groups, f"platform {platform.name}")
     timeline = run(price(job, platform, replay, seen=seen), platform, steps=steps)
-    return explain(
-        timeline, platform, workload=workload, steps=steps, memory=memory, measured_us=measured_us,
-        notes=notes, host_spread=host_spread, basis=basis, setup=setup, method_spread=method_spread,
-    )  # fmt: skip
+    return explain(timeline, platform, steps=steps, host_spread=host_spread, method_spread=method_spread)
 
 
 def explain(
-    timeline: Timeline, platform: Platform, *, workload: str = "", steps: int = STEADY_STEPS,
-    memory: MemoryLine | None = None, measured_us: float | None = None, notes: Iterable[str] = (),
-    host_spread: float = HOST_SPREAD, basis: str = "", setup: Setup | None = None,
+    timeline: Timeline, platform: Platform, *, steps: int = STEADY_STEPS, host_spread: float = HOST_SPREAD,
     method_spread: float = METHOD_SPREAD, sensitive: tuple[Sensitivity, ...] = (),
     interval_factor: float | None = None,
 ) -> Prediction:  # fmt: skip
     """The answer that a timeline holds: its figures, where they come from and how far to trust them.
 
-    ``sensitive`` and ``interval_factor`` (of the 90 % interval) are found here unless they are given.
+    ``host_spread`` says how far host times may be off, ``method_spread`` the step beyond what its parts
+    explain. ``sensitive`` and ``interval_factor`` (of the 90 % interval) are found here unless given.
     """
     ranks, breakdown = summarise(timeline)
     sensitive = sensitive or sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
     method = max(method_spread, platform.rehearsal_spread)
     sigma = np.sqrt(method**2 + sum(s.step_spread**2 for s in sensitive))
     factor = interval_factor or float(np.exp(INTERVAL_SIGMAS * sigma))
-    shown = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]
     return Prediction(
-        workload=workload,
         platform=platform.name,
         step_us=timeline.step_us,
         low_us=timeline.step_us / factor,
@@ -221,11 +215,7 @@ def explain(
         sensitivities=sensitive,
         coverage=coverage(timeline),
         timeline=timeline,
-        memory=memory,
-        measured_us=measured_us,
-        notes=(*notes, *shown),
-        basis=basis,
-        setup=setup,
+        notes=tuple(f"{name}: {note}" for name, note in timeline.priced.notes.items()),
         gpu=platform.spec.gpu,
         gpus=platform.spec.ranks,
         price_per_gpu_hour=platform.spec.price_per_gpu_hour,

@@ -98,17 +98,14 @@ def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Pred
         check_axes(on.site, job.groups, f"platform {on.name}")
         timeline = run(price(job, on), on, steps=steps)
         if timeline.even or job.whole:
-            notes = (*missing_units(job, on.spec.gpu), *on.notes, *left_out(timeline))
-            described = isinstance(training, DlrmWorkload) and device == "cuda"
-            found = explain(
-                timeline, on, workload=training.name, steps=steps, memory=_memory(training, on),
-                setup=training.setup(), notes=notes,
-                method_spread=DLRM_METHOD_SPREAD if described else METHOD_SPREAD,
+            dlrm = training if isinstance(training, DlrmWorkload) else None
+            spread = DLRM_METHOD_SPREAD if dlrm and device == "cuda" else METHOD_SPREAD
+            found = explain(timeline, on, steps=steps, method_spread=spread)
+            return replace(
+                found, workload=training.name, memory=_memory(training, on), setup=training.setup(),
+                notes=(*missing_units(job, on.spec.gpu), *on.notes, *left_out(timeline), *found.notes),
+                embedding=embedding_figures(dlrm.config, dlrm.plan, on) if dlrm else None,
             )  # fmt: skip
-            if isinstance(training, DlrmWorkload):
-                tables = embedding_figures(training.config, training.plan, on)
-                found = replace(found, embedding=tables)
-            return found
         blocks *= 2
 
 
@@ -177,10 +174,10 @@ class CapturedOn:
 
 def predict_captured(step: CapturedStep, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:
     """The time of one optimizer step, with the capture's notes."""
-    memory = _captured_memory(step.fullest, platform) if step.fullest else None
-    made = predict_job(
-        step.job, platform, workload=step.name, steps=steps, memory=memory, notes=_notes(step, platform),
-        setup=_setup(step),
+    found = predict_job(step.job, platform, steps=steps)
+    made = replace(
+        found, workload=step.name, setup=_setup(step), notes=(*_notes(step, platform), *found.notes),
+        memory=_captured_memory(step.fullest, platform) if step.fullest else None,
     )  # fmt: skip
     return _mean_step(made, step.steps) if step.steps > 1 else made
 

@@ -35,12 +35,12 @@ def predict_language(
     scale = c.ranks / timeline.priced.job.ranks
     dynamic_j = timeline.priced.dynamic_j
     timeline = replace(timeline, priced=replace(timeline.priced, dynamic_j=dynamic_j and scale * dynamic_j))
-    found = explain(
-        timeline, platform, workload=c.name, steps=steps, memory=memory, setup=setup, sensitive=sensitive,
-        notes=(*left_out(timeline), *c.notes), interval_factor=factor,
+    found = explain(timeline, platform, steps=steps, sensitive=sensitive, interval_factor=factor)
+    return replace(
+        found, workload=c.name, memory=memory, setup=setup, ranks=_ranks(c, found.ranks),
+        language=figures(c, timeline, platform.spec.gpu),
+        notes=(*left_out(timeline), *c.notes, *found.notes),
     )  # fmt: skip
-    ranks, language = _ranks(c, found.ranks), figures(c, timeline, platform.spec.gpu)
-    return replace(found, ranks=ranks, language=language)
 
 
 def walk_language(

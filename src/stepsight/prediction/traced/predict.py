@@ -240,12 +240,15 @@ def predict_trace(
 def predict_step(made: TracedStep) -> Prediction:
     """Predict a traced step that is ready, as recorded or changed by a what-if."""
     spread = max(METHOD_SPREAD, MODELS_SPREAD) if made.basis is Basis.MODELS else METHOD_SPREAD
-    answer = predict_job(
-        made.job.job, made.platform, seen=made.job.seen, workload=_name(made.run), replay=made.replayed,
-        steps=made.steps, measured_us=made.measured_us, notes=made.notes, host_spread=made.host_spread,
-        basis=made.basis.value, method_spread=spread,
+    found = predict_job(
+        made.job.job, made.platform, seen=made.job.seen, replay=made.replayed, steps=made.steps,
+        host_spread=made.host_spread, method_spread=spread,
     )  # fmt: skip
-    return replace(answer, origin=Origin(measured_step_us(made.run), made.own.name, made.timed_by))
+    return replace(
+        found, workload=_name(made.run), measured_us=made.measured_us, basis=made.basis.value,
+        notes=(*made.notes, *found.notes),
+        origin=Origin(measured_step_us(made.run), made.own.name, made.timed_by),
+    )  # fmt: skip
 
 
 def _name(run: TraceRun) -> str:
