@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepsight.capturing import ranks
-from stepsight.capturing.supported import explained
+from stepsight.capturing.request import explained
 from stepsight.errors import StepsightError
 from tests.capturing import scripts_for_tests as scripts
 from tests.capturing.test_capture import captured

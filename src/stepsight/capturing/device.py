@@ -1,18 +1,145 @@
-"""What torch.cuda says about the GPUs of the chosen platform: count, name, capability, memory, streams."""
+"""What torch.cuda says about the GPUs of the chosen platform: count, name, capability, memory; and its
+streams and events, which carry numbers and report what they are asked."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from stepsight.capturing import streams
 from stepsight.capturing.request import FakeGpu
 from stepsight.program.allocator import CachingAllocator
 
 CUDA = torch.device("cuda", 0)
+
+Listener = Callable[[str, int, int], None]
+"""Called with (what, stream, event): record, wait, event_sync, stream_sync or device_sync; -1 where none."""
+
+DEFAULT_STREAM = 0
+_stream_numbers = itertools.count(1)
+_event_numbers = itertools.count(1)
+_thread = threading.local()
+_listeners: list[Listener] = []
+
+
+def listen(listener: Listener) -> None:
+    """From now on ``listener`` alone hears of streams and events."""
+    _listeners[:] = [listener]
+
+
+def _tell(what: str, stream: int = -1, event: int = -1) -> None:
+    for listener in _listeners:
+        listener(what, stream, event)
+
+
+class Stream:
+    """Stands in for torch.cuda.Stream."""
+
+    def __init__(self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, **_: Any):
+        self.stream_id = next(_stream_numbers) if stream_id is None else stream_id
+        self.device = torch.device("cuda", 0)
+        self.device_index, self.device_type, self.priority = 0, 1, priority
+        self._before: list[Stream] = []
+
+    @property
+    def cuda_stream(self) -> int:
+        return self.stream_id
+
+    def wait_stream(self, other: Stream) -> None:
+        event = Event()
+        event.record(other)
+        self.wait_event(event)
+
+    def wait_event(self, event: Event) -> None:
+        _tell("wait", self.stream_id, event.number)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        _tell("stream_sync", self.stream_id)
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def __enter__(self) -> Stream:
+        self._before.append(current_stream())
+        _thread.stream = self
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        _thread.stream = self._before.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+
+class Event:
+    """Stands in for torch.cuda.Event and torch.Event."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.number = next(_event_numbers)
+
+    def record(self, stream: Stream | None = None) -> None:
+        _tell("record", (stream or current_stream()).stream_id, self.number)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or current_stream()).wait_event(self)
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        _tell("event_sync", -1, self.number)
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds between two events; nothing ran, so a positive stand-in."""
+        return 1.0
+
+
+_default = Stream(stream_id=DEFAULT_STREAM)
+
+
+def current_stream(device: Any = None) -> Stream:
+    stream: Stream = getattr(_thread, "stream", _default)
+    return stream
+
+
+def stream_number() -> int:
+    """Of the current stream."""
+    return current_stream().stream_id
+
+
+def default_stream(device: Any = None) -> Stream:
+    return _default
+
+
+def set_stream(stream: Stream | None) -> None:
+    if stream is not None:
+        _thread.stream = stream
+
+
+def stream_context(stream: Stream | None) -> contextlib.AbstractContextManager[Stream | None]:
+    """Stands in for ``torch.cuda.stream(s)``."""
+    return contextlib.nullcontext() if stream is None else stream
+
+
+def synchronize(*_: Any, **__: Any) -> None:
+    """torch.cuda.synchronize()."""
+    _tell("device_sync")
 
 
 def install_device(gpu: FakeGpu, count: int, allocator: CachingAllocator) -> None:
@@ -31,15 +158,15 @@ def _set(module: Any, **values: Any) -> None:
 
 def _install_streams() -> None:
     _set(
-        torch.cuda, Stream=streams.Stream, Event=streams.Event, ExternalStream=streams.Stream,
-        StreamContext=streams.StreamContext, stream=streams.StreamContext,
-        current_stream=streams.current_stream, default_stream=streams.default_stream,
-        set_stream=streams.set_stream, synchronize=streams.synchronize,
+        torch.cuda, Stream=Stream, Event=Event, ExternalStream=Stream,
+        StreamContext=stream_context, stream=stream_context,
+        current_stream=current_stream, default_stream=default_stream,
+        set_stream=set_stream, synchronize=synchronize,
         is_current_stream_capturing=lambda: False,
     )  # fmt: skip
-    torch.Event = streams.Event
-    torch.Stream = streams.Stream
-    torch.cuda.streams.Stream, torch.cuda.streams.Event = streams.Stream, streams.Event
+    torch.Event = Event
+    torch.Stream = Stream
+    torch.cuda.streams.Stream, torch.cuda.streams.Event = Stream, Event
 
 
 def _install_properties(gpu: FakeGpu, count: int) -> None:
@@ -154,8 +281,8 @@ def _install_accelerator(count: int) -> None:
     if accelerator is not None:
         _set(
             accelerator, is_available=lambda: True, device_count=lambda: count,
-            current_accelerator=lambda *_, **__: torch.device("cuda"), synchronize=streams.synchronize,
+            current_accelerator=lambda *_, **__: torch.device("cuda"), synchronize=synchronize,
             current_device_index=lambda: 0, current_device_idx=lambda: 0, set_device_index=lambda *_: None,
-            set_device_idx=lambda *_: None, current_stream=streams.current_stream,
-            set_stream=streams.set_stream,
+            set_device_idx=lambda *_: None, current_stream=current_stream,
+            set_stream=set_stream,
         )  # fmt: skip

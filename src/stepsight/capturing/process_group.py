@@ -19,8 +19,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.futures import Future
 
-from stepsight.capturing import streams
 from stepsight.capturing.calls import DTYPES, CollectiveRecord, WaitRecord, tensors_in
+from stepsight.capturing.device import stream_number
 from stepsight.capturing.recorder import Recorder
 
 
@@ -146,7 +146,7 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
         mark = -1
         if on_gpu or not flat:
             record = CollectiveRecord(
-                -1, kind, bytes_, group_ranks(self), streams.current_stream().stream_id,
+                -1, kind, bytes_, group_ranks(self), stream_number(),
                 tuple(self.recorder.liveness.number(t) for t in _flat(results)),
                 DTYPES.get(flat[0].dtype, "fp32") if flat else "fp32", peer, sends, tuple(send_splits),
                 tuple(receive_splits), description=group_description(self),
@@ -347,7 +347,7 @@ _KINDS = {
 def record_functional(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Write a functional collective or its wait down."""
     name = func._schema.name.partition("::")[2]
-    stream = streams.current_stream().stream_id
+    stream = stream_number()
     if name == "wait_tensor":
         if recorder.recording:
             recorder.records.append(WaitRecord(stream, storage=recorder.liveness.number(args[0])))

@@ -21,9 +21,8 @@ from pathlib import Path
 import msgspec
 
 from stepsight.capturing.program import Family, families, groups_of
-from stepsight.capturing.request import Answer, Request
+from stepsight.capturing.request import RECORD, Answer, Request
 from stepsight.capturing.step import CapturedStep, Samples, decode_program
-from stepsight.capturing.supported import RECORD
 from stepsight.errors import ScriptFailedError, StepsightError
 from stepsight.processes import end, end_group
 from stepsight.program.job import Group, Job, RankProgram

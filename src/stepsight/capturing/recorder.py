@@ -25,7 +25,6 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepsight.capturing import streams
 from stepsight.capturing.calls import (
     CallRecord,
     CollectiveRecord,
@@ -36,7 +35,7 @@ from stepsight.capturing.calls import (
     mapped,
     tensors_in,
 )
-from stepsight.capturing.device import CUDA
+from stepsight.capturing.device import CUDA, listen, stream_number
 from stepsight.capturing.memory import Liveness, Workspaces
 from stepsight.capturing.tensors import on_gpu, only_gpu
 from stepsight.capturing.values import Values, follow_masks, followed
@@ -126,7 +125,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._composite: dict[Any, bool] = {}
         self._process = os.getpid()
         self._lock = threading.RLock()
-        streams.listen(self.synchronised)
+        listen(self.synchronised)
 
     # What is written down
 
@@ -136,7 +135,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def waited(self, mark: int) -> None:
         if self.recording and mark >= 0:
-            self.records.append(WaitRecord(streams.current_stream().stream_id, mark))
+            self.records.append(WaitRecord(stream_number(), mark))
 
     def communicated(self, record: CollectiveRecord) -> int:
         """A collective was called; the mark by which it is waited for (-1 while not recording)."""
@@ -198,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         out = args[0] if func._schema.name.endswith("wait_tensor") else self._without_data(func, args, kwargs)
         for t in tensors_in(out):
             if _is_cuda(t):
-                self.liveness.seen(t, streams.current_stream().stream_id)
+                self.liveness.seen(t, stream_number())
         if self.functional is not None:
             self.functional(self, func, args, kwargs, out)
         return out
@@ -243,13 +242,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             out = self._run(func, name, args, kwargs, tensors)
         self._account(name, args, out, on_gpu_call=True)
         call = replace(before, outputs=tuple(self.facts.tensor(t) for t in tensors_in(out)))
-        graph, stream = self.regions.graph(node), streams.current_stream().stream_id
+        graph, stream = self.regions.graph(node), stream_number()
         self.records.append(CallRecord(mark, call, stream, graph, graph in self.regions.cuda_graphs))
         return out
 
     def _account(self, name: str, args: Any, out: Any, *, on_gpu_call: bool) -> None:
         """Memory that the call's results, and the library under it, take."""
-        stream = streams.current_stream().stream_id
+        stream = stream_number()
         if on_gpu_call:
             self.gpu_calls += 1
             self.liveness.calls += 1

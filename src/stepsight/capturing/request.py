@@ -1,5 +1,5 @@
-"""What a capturing process is asked to do, for which GPU, what it assumes, and how it answers: records, as
-JSON.
+"""What a capturing process is asked to do, for which GPU, what it assumes, how it answers (records, as JSON),
+and what it refuses with one line instead of capturing it wrongly.
 """
 
 from __future__ import annotations
@@ -149,3 +149,47 @@ def request(
     return Request(
         script, list(arguments), fake, world, per_node, module, warmup, steps, list(assume)
     )  # fmt: skip
+
+
+RECORD = "record a trace on a GPU instead and use stepsight predict --trace"
+
+_NEEDS_VALUES = {
+    "DynamicOutputShapeException": "makes a result whose size depends on values that only a GPU computes",
+    "DataDependentOutputException": "needs values that only a GPU computes",
+    "UnsupportedOperatorException": "has no rule that tells the sizes of its results without computing them",
+    "FakeTensorDeviceMismatchError": "if it is no mistake of the script, an operator takes host tensors "
+    "together with the GPU's in a way that cannot be captured",
+    "UnsupportedFakeTensorException": "works on a kind of tensor that cannot be without data",
+}
+"""torch's own errors for operators that cannot run without data, by class name, and what they mean."""
+
+_OWN_KERNELS = frozenset(
+    ("triton", "flash_attn", "apex", "transformer_engine", "deepspeed", "xformers", "bitsandbytes",
+     "mamba_ssm", "causal_conv1d", "fused_dense_lib", "amp_C", "pycuda", "cupy", "torch_scatter",
+     "torch_sparse")
+)  # fmt: skip
+"""Packages whose kernels are their own: without a GPU they do not import, or do not say what they launch."""
+
+
+class UnsupportedError(BaseException):
+    """Ends the script; a BaseException, so that scripts do not catch it. The message is one line."""
+
+
+def explained(error: BaseException) -> str:
+    """One line for an error that means "cannot be captured"; empty for a script's own mistake."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in _NEEDS_VALUES:
+            called = str(error.args[0] if error.args else error).partition("\n")[0]
+            return f"{called}: {_NEEDS_VALUES[kind.__name__]}; {RECORD}"
+    text = str(error)
+    if isinstance(error, NotImplementedError) and ("no fake impl" in text or "Could not run '" in text):
+        called = text.partition(": ")[0] if "no fake impl" in text else text.split("'")[1]
+        return f"{called}: cannot run without data; {RECORD}"
+    if isinstance(error, NotImplementedError) and "SparseTensorImpl" in text:
+        return f"sparse tensors: cannot be without data; {RECORD}"
+    if isinstance(error, NotImplementedError) and "HigherOrderOperator" in text:
+        called = text.partition("HigherOrderOperator ")[2].partition(" ")[0]
+        return f"{called}: torch has no rule to run it under a recorder; {RECORD}"
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _OWN_KERNELS:
+        return f"{error.name} brings GPU kernels of its own, which cannot be captured; {RECORD}"
+    return ""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from stepsight.capturing.boundaries import Batches, HostProfile, StepBoundaries
 from stepsight.capturing.calls import CallRecord, StepRecords
@@ -32,7 +33,6 @@ from stepsight.capturing.program import Lowering, ProgramBuilder, families
 from stepsight.capturing.recorder import Recorder
 from stepsight.capturing.request import Answer, Assumptions, MessageGroup, Request
 from stepsight.capturing.step import encode_program
-from stepsight.capturing.supported import run_self_test
 from stepsight.capturing.tensors import install_modules, install_tensors
 from stepsight.capturing.values import Values, install_checks, install_routing
 from stepsight.hardware.spec import USABLE_SHARE
@@ -231,3 +231,27 @@ def _watch_optimizers(boundaries: StepBoundaries) -> None:
         return step
 
     torch.optim.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
+
+
+class SelfTestError(Exception):
+    """The fake GPU does not behave as a GPU would."""
+
+
+def run_self_test(recorder: Recorder) -> None:
+    """Forward and backward of one layer under autocast; raises `SelfTestError`."""
+    recorder.recording = True
+    with recorder:
+        layer = torch.nn.Linear(8, 8).cuda()
+        with torch.autocast("cuda", dtype=torch.float16):
+            out = layer(torch.ones(4, 8, device="cuda"))
+        out.float().sum().backward()
+        gradient = layer.weight.grad
+        _, together = _default_to_fused_or_foreach(list(layer.parameters()), False, use_fused=False)
+    calls = [r.call for r in recorder.records if isinstance(r, CallRecord)]
+    products = [call for call in calls if call.name in ("mm", "addmm")]
+    if gradient is None or gradient.device.type != "cuda":
+        raise SelfTestError("a backward pass left no gradient on the GPU")
+    if len(products) != 2 or any(t.dtype != "fp16" for p in products for t in p.made_on_gpu):
+        raise SelfTestError("a layer's two products did not come out in fp16")
+    if not together:
+        raise SelfTestError("an optimizer would not update its parameters together, as on a GPU")

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from stepsight.capturing.device import CUDA
-from stepsight.capturing.supported import RECORD, UnsupportedError
+from stepsight.capturing.request import RECORD, UnsupportedError
 
 
 def on_gpu(device: Any) -> bool:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepsight.capturing.request import Answer, Request
-from stepsight.capturing.supported import RECORD, UnsupportedError, explained
+from stepsight.capturing.request import RECORD, Answer, Request, UnsupportedError, explained
 from stepsight.documents import write_whole
 from stepsight.errors import StepsightError
 from stepsight.processes import end_with_parent
@@ -59,8 +58,7 @@ def _session(request: Request) -> Session:
             f"capture needs torch {newer} or newer, not {torch.__version__}; install it, or {RECORD}"
         )
     from stepsight.capturing.guard import GuardUnavailableError
-    from stepsight.capturing.session import Session
-    from stepsight.capturing.supported import SelfTestError
+    from stepsight.capturing.session import SelfTestError, Session
 
     def progress(text: str) -> None:
         print(f"stepsight: rank {request.rank}: {text}", file=sys.stderr, flush=True)

@@ -75,10 +75,6 @@ def scatter_kernels(dtype: str, picked: int, cols: int, table_rows: int) -> list
     return [Kernel.of("sort", "int64", elements=picked), put] if picked > SORTED_ABOVE else [put]
 
 
-def concat(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [concat_kernel(call.made_on_gpu[0], max(len(call.on_gpu), 1))]
-
-
 def packed_copy(call: AtenCall, precision: Precision) -> list[Kernel]:
     """FSDP's copies into and out of its flat buffers: everything moved once, in one kernel."""
     lists = list(lists_of_tensors(call))
@@ -86,19 +82,6 @@ def packed_copy(call: AtenCall, precision: Precision) -> list[Kernel]:
     moved = float(sum(t.bytes for t in many))
     dtype = many[0].dtype if many else "fp32"
     return [Kernel.of("concat", dtype, read_bytes=moved, write_bytes=moved, inputs=max(len(many), 1))]
-
-
-def fill(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [fill_kernel((call.made_on_gpu or call.on_gpu)[0])]
-
-
-def random(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [pointwise_kernel(call.name, (), (call.made_on_gpu or call.on_gpu)[0])]
-
-
-def embedding(call: AtenCall, precision: Precision) -> list[Kernel]:
-    weight, indices = call.arguments["weight"], call.arguments["indices"]
-    return [gather_kernel(weight, indices.elements)]
 
 
 def embedding_backward(call: AtenCall, precision: Precision) -> list[Kernel]:

@@ -42,29 +42,10 @@ def mm(call: AtenCall, precision: Precision) -> list[Kernel]:
     return [product(left, right, precision, _named(call, left))]
 
 
-def addmm(call: AtenCall, precision: Precision) -> list[Kernel]:
-    left, right = call.arguments["mat1"], call.arguments["mat2"]
-    return [product(left, right, precision)]
-
-
-def bmm(call: AtenCall, precision: Precision) -> list[Kernel]:
-    left, right = call.on_gpu[:2]
-    return [product(left, right, precision, "bmm")]
-
-
-def baddbmm(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [product(call.arguments["batch1"], call.arguments["batch2"], precision, "bmm")]
-
-
 def mv(call: AtenCall, precision: Precision) -> list[Kernel]:
     matrix = call.on_gpu[-2] if call.name == "addmv" else call.on_gpu[0]
     m, k = matrix.shape
     return [gemm_kernel("linear", precision.matmul(matrix.dtype), 1, m, 1, k)]
-
-
-def dot(call: AtenCall, precision: Precision) -> list[Kernel]:
-    vector = call.on_gpu[0]
-    return [Kernel.of("reduce", vector.dtype, operator="dot", rows=1, cols=vector.elements)]
 
 
 def grouped_mm(call: AtenCall, precision: Precision) -> list[Kernel]:
@@ -82,27 +63,12 @@ def grouped_mm(call: AtenCall, precision: Precision) -> list[Kernel]:
     return [product(left, right, precision, "grouped")]
 
 
-def scaled_mm(call: AtenCall, precision: Precision) -> list[Kernel]:
-    left, right = call.on_gpu[:2]
-    return [product(left, right, precision)]
-
-
 def attention_kernel(family: str, q: Sized, k: Sized, causal: bool, name: str = "") -> Kernel:
     """Fused attention; batch × heads × sequence × head_dim. ``name`` says which kernel (flash, cuDNN's …)."""
     return Kernel.of(
         family, q.dtype, operator=name, batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], q=q.shape[2],
         kv=k.shape[2], head_dim=q.shape[3], causal=int(causal),
     )  # fmt: skip
-
-
-def attention(call: AtenCall, precision: Precision) -> list[Kernel]:
-    q, k = call.arguments["query"], call.arguments["key"]
-    return [attention_kernel("attention", q, k, bool(call.get("is_causal", False)), call.name)]
-
-
-def attention_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
-    q, k = call.arguments["query"], call.arguments["key"]
-    return [attention_kernel("attention_backward", q, k, bool(call.get("is_causal", False)), call.name)]
 
 
 GATES = (1, 1, 4, 3)

@@ -82,7 +82,7 @@ BY_CHANNEL = "by_channel"
 """Batch norms of images in NCHW: cuDNN's kernels give every channel one block."""
 
 
-def _channels(family: str, x: TensorFact) -> Kernel:
+def by_channels(family: str, x: TensorFact) -> Kernel:
     channels = x.shape[1] if len(x.shape) > 1 else 1
     cols = max(x.elements // max(channels, 1), 1)
     return Kernel.of(family, x.dtype, operator="" if _by_pixel(x) else BY_CHANNEL, rows=channels, cols=cols)
@@ -97,11 +97,7 @@ def batch_norm(call: AtenCall, precision: Precision) -> list[Kernel]:
     x = call.on_gpu[0]
     given = call.name == "_batch_norm_no_update" or not call.get("training", True)
     name = "batch_norm" if _by_pixel(x) else f"batch_norm_{BY_CHANNEL}"
-    return [_one_pass(name, x, size_bytes(x)) if given else _channels("batch_norm", x)]
-
-
-def batch_norm_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [_channels("batch_norm_backward", call.on_gpu[1])]
+    return [_one_pass(name, x, size_bytes(x)) if given else by_channels("batch_norm", x)]
 
 
 def reduction(call: AtenCall, precision: Precision) -> list[Kernel]:
@@ -118,15 +114,7 @@ def scan(call: AtenCall, precision: Precision) -> list[Kernel]:
                       read_bytes=x.bytes, write_bytes=out.bytes)]  # fmt: skip
 
 
-def nll_loss(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [_classes("nll_loss", call.on_gpu[0])]
-
-
-def nll_loss_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [_classes("nll_loss_backward", call.on_gpu[1])]
-
-
-def _classes(family: str, x: TensorFact) -> Kernel:
+def by_classes(family: str, x: TensorFact) -> Kernel:
     """Classes stand in the second dimension of an image's scores, in the last of a list's."""
     at = 1 if len(x.shape) > 2 else -1
     return _along(family, x, at)
@@ -149,7 +137,3 @@ def loss(call: AtenCall, precision: Precision) -> list[Kernel]:
 
 def dropout_kernel(x: Sized) -> Kernel:
     return Kernel.of("dropout", x.dtype, elements=elements(x))
-
-
-def dropout(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [dropout_kernel(call.on_gpu[0])]

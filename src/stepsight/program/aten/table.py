@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from stepsight.program.aten import images, movement, products, rows
-from stepsight.program.aten.call import AtenCall, Lowered, Precision
-from stepsight.program.aten.movement import copy_kernel, pointwise_kernel
+from stepsight.program.aten.call import AtenCall, Lowered, Precision, TensorFact
+from stepsight.program.aten.movement import (
+    concat_kernel,
+    copy_kernel,
+    fill_kernel,
+    gather_kernel,
+    pointwise_kernel,
+)
+from stepsight.program.aten.products import attention_kernel, product
 from stepsight.program.job import Kernel
 
 Rule = Callable[[AtenCall, Precision], list[Kernel]]
@@ -70,6 +77,15 @@ _POINTWISE_NAMES = """
     batch_norm_backward_elemt
 """
 _POINTWISE = frozenset(_POINTWISE_NAMES.split())
+_ATTENTION = """
+    _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
+    _scaled_dot_product_cudnn_attention
+"""
+_ATTENTION_BACKWARD = " ".join(f"{name}_backward" for name in _ATTENTION.split())
+_BATCH_NORMS = """
+    native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm
+    _batch_norm_with_update _batch_norm_no_update
+"""
 _POOLS = """
     max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
     _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
@@ -82,61 +98,58 @@ _POOLS = """
     _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward
 """
 
-_RULES: dict[str, Rule] = {
-    "mm": products.mm, "addmm": products.addmm, "_addmm_activation": products.addmm, "bmm": products.bmm,
-    "baddbmm": products.baddbmm, "mv": products.mv, "addmv": products.mv, "dot": products.dot,
-    "vdot": products.dot,
-    "_grouped_mm": products.grouped_mm, "_scaled_grouped_mm": products.grouped_mm,
-    "_scaled_mm": products.scaled_mm, "_int_mm": products.scaled_mm,
-    "_cudnn_rnn": products.recurrent, "_cudnn_rnn_backward": products.recurrent_backward,
-    "convolution": images.convolution, "_convolution": images.convolution,
-    "cudnn_convolution": images.convolution, "convolution_overrideable": images.convolution,
-    "convolution_backward": images.convolution_backward,
-    "convolution_backward_overrideable": images.convolution_backward,
-    "_softmax": rows.softmax, "_log_softmax": rows.softmax, "_safe_softmax": rows.softmax,
-    "_softmax_backward_data": rows.softmax_backward, "_log_softmax_backward_data": rows.softmax_backward,
-    "native_layer_norm": rows.layer_norm, "native_layer_norm_backward": rows.layer_norm_backward,
-    "_fused_rms_norm": rows.layer_norm, "_fused_rms_norm_backward": rows.layer_norm_backward,
-    "native_group_norm": rows.group_norm, "native_group_norm_backward": rows.group_norm_backward,
-    "native_batch_norm": rows.batch_norm, "_native_batch_norm_legit": rows.batch_norm,
-    "cudnn_batch_norm": rows.batch_norm, "_batch_norm_with_update": rows.batch_norm,
-    "_native_batch_norm_legit_functional": rows.batch_norm, "_batch_norm_no_update": rows.batch_norm,
-    "native_batch_norm_backward": rows.batch_norm_backward,
-    "cudnn_batch_norm_backward": rows.batch_norm_backward,
-    "batch_norm_backward": rows.batch_norm_backward,
-    "nll_loss_forward": rows.nll_loss, "nll_loss2d_forward": rows.nll_loss,
-    "nll_loss_backward": rows.nll_loss_backward, "nll_loss2d_backward": rows.nll_loss_backward,
-    "native_dropout": rows.dropout,
-    "cumsum": rows.scan, "cumsum_": rows.scan, "cumprod": rows.scan, "logcumsumexp": rows.scan,
-    "cummax": rows.scan, "cummin": rows.scan,
-    "cat": movement.concat, "stack": movement.concat, "_chunk_cat": movement.packed_copy,
-    "all_gather_copy_in": movement.packed_copy, "split_with_sizes_copy": movement.packed_copy,
-    "chunk_cat": movement.packed_copy,
-    "embedding": movement.embedding, "embedding_dense_backward": movement.embedding_backward,
-    "gather": movement.picked, "index_select": movement.picked, "index": movement.picked,
-    "take": movement.picked,
-    "_unsafe_index": movement.picked, "masked_select": movement.picked,
-    "index_put": movement.put, "index_put_": movement.put, "_index_put_impl_": movement.put,
-    "_unsafe_index_put": movement.put,
-    **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_", "index_add", "index_add_",
-                     "index_copy", "index_copy_", "scatter_reduce", "scatter_reduce_"), movement.scattered),
-    **dict.fromkeys(("sort", "topk", "argsort", "_unique2", "unique_consecutive", "unique_dim", "msort",
-                     "histc"), movement.sort),
-    "nonzero": movement.nonzero,
-    "slice_backward": movement.padded_gradient, "select_backward": movement.padded_gradient,
-    "_scaled_dot_product_flash_attention": products.attention,
-    "_scaled_dot_product_efficient_attention": products.attention,
-    "_scaled_dot_product_cudnn_attention": products.attention,
-    "_scaled_dot_product_flash_attention_backward": products.attention_backward,
-    "_scaled_dot_product_efficient_attention_backward": products.attention_backward,
-    "_scaled_dot_product_cudnn_attention_backward": products.attention_backward,
-    **dict.fromkeys(_FILLS.split(), movement.fill),
-    **dict.fromkeys(_RANDOM.split(), movement.random),
-    **dict.fromkeys(_REDUCTIONS.split(), rows.reduction),
-    **dict.fromkeys(_LOSSES.split(), rows.loss),
-    **dict.fromkeys(_POOLS.split(), images.pool),
-}  # fmt: skip
-RULES: Mapping[str, Rule] = _RULES
+_TABLE: tuple[tuple[str, Rule], ...] = (
+    ("mm", products.mm),
+    ("addmm _addmm_activation", lambda c, p: [product(c.arguments["mat1"], c.arguments["mat2"], p)]),
+    ("bmm", lambda c, p: [product(c.on_gpu[0], c.on_gpu[1], p, "bmm")]),
+    ("baddbmm", lambda c, p: [product(c.arguments["batch1"], c.arguments["batch2"], p, "bmm")]),
+    ("_scaled_mm _int_mm", lambda c, p: [product(c.on_gpu[0], c.on_gpu[1], p)]),
+    ("mv addmv", products.mv),
+    ("dot vdot", lambda c, p: [rows.reduce_kernel(c.on_gpu[0], 1, "dot")]),
+    ("_grouped_mm _scaled_grouped_mm", products.grouped_mm),
+    ("_cudnn_rnn", products.recurrent),
+    ("_cudnn_rnn_backward", products.recurrent_backward),
+    (_ATTENTION, lambda c, p: [attention_kernel("attention", *_query_and_key(c), c.name)]),
+    (_ATTENTION_BACKWARD, lambda c, p: [attention_kernel("attention_backward", *_query_and_key(c), c.name)]),
+    ("convolution _convolution cudnn_convolution convolution_overrideable", images.convolution),
+    ("convolution_backward convolution_backward_overrideable", images.convolution_backward),
+    (_POOLS, images.pool),
+    ("_softmax _log_softmax _safe_softmax", rows.softmax),
+    ("_softmax_backward_data _log_softmax_backward_data", rows.softmax_backward),
+    ("native_layer_norm _fused_rms_norm", rows.layer_norm),
+    ("native_layer_norm_backward _fused_rms_norm_backward", rows.layer_norm_backward),
+    ("native_group_norm", rows.group_norm),
+    ("native_group_norm_backward", rows.group_norm_backward),
+    (_BATCH_NORMS, rows.batch_norm),
+    ("native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward",
+     lambda c, p: [rows.by_channels("batch_norm_backward", c.on_gpu[1])]),
+    ("nll_loss_forward nll_loss2d_forward", lambda c, p: [rows.by_classes("nll_loss", c.on_gpu[0])]),
+    ("nll_loss_backward nll_loss2d_backward",
+     lambda c, p: [rows.by_classes("nll_loss_backward", c.on_gpu[1])]),
+    ("native_dropout", lambda c, p: [rows.dropout_kernel(c.on_gpu[0])]),
+    ("cumsum cumsum_ cumprod logcumsumexp cummax cummin", rows.scan),
+    (_REDUCTIONS, rows.reduction),
+    (_LOSSES, rows.loss),
+    ("cat stack", lambda c, p: [concat_kernel(c.made_on_gpu[0], max(len(c.on_gpu), 1))]),
+    ("_chunk_cat all_gather_copy_in split_with_sizes_copy chunk_cat", movement.packed_copy),
+    ("embedding", lambda c, p: [gather_kernel(c.arguments["weight"], c.arguments["indices"].elements)]),
+    ("embedding_dense_backward", movement.embedding_backward),
+    ("gather index_select index take _unsafe_index masked_select", movement.picked),
+    ("index_put index_put_ _index_put_impl_ _unsafe_index_put", movement.put),
+    ("scatter scatter_ scatter_add scatter_add_ index_add index_add_ index_copy index_copy_ scatter_reduce "
+     "scatter_reduce_", movement.scattered),
+    ("sort topk argsort _unique2 unique_consecutive unique_dim msort histc", movement.sort),
+    ("nonzero", movement.nonzero),
+    ("slice_backward select_backward", movement.padded_gradient),
+    (_FILLS, lambda c, p: [fill_kernel((c.made_on_gpu or c.on_gpu)[0])]),
+    (_RANDOM, lambda c, p: [pointwise_kernel(c.name, (), (c.made_on_gpu or c.on_gpu)[0])]),
+)  # fmt: skip
+"""Calls that launch the same kernels, and their rule."""
+RULES: Mapping[str, Rule] = {name: rule for names, rule in _TABLE for name in names.split()}
+
+
+def _query_and_key(call: AtenCall) -> tuple[TensorFact, TensorFact, bool]:
+    return call.arguments["query"], call.arguments["key"], bool(call.get("is_causal", False))
 
 
 def lower(call: AtenCall, precision: Precision) -> Lowered:
