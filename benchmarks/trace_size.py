@@ -155,7 +155,7 @@ def peak_gb() -> float:
 def once(path: str) -> dict[str, float]:
     """Read and predict, in this process."""
     from stepsight.prediction.traced.predict import predict_trace
-    from stepsight.trace.step.run import load_trace
+    from stepsight.trace.run import load_trace
 
     before_gb = peak_gb()
     begin, cpu = time.perf_counter(), time.process_time()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stepsight.prediction.predict import predict
     from stepsight.prediction.traced.predict import predict_trace
     from stepsight.sharding.choice import choose
-    from stepsight.trace.step.run import load_trace
+    from stepsight.trace.run import load_trace
     from stepsight.tuning.api import sweep, tune
     from stepsight.workload.files import load_workload
 
@@ -74,7 +74,7 @@ _HOMES = {
     "diagnose": "stepsight.prediction.diagnosis",
     "learn": "stepsight.prediction.learn.lesson",
     "choose": "stepsight.sharding.choice",
-    "load_trace": "stepsight.trace.step.run",
+    "load_trace": "stepsight.trace.run",
     "StepsightError": "stepsight.errors",
     "InputError": "stepsight.errors",
     "tune": "stepsight.tuning.api",

@@ -36,7 +36,7 @@ from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.tables.torchrec_plan import read_torchrec, torchrec_document
-from stepsight.trace.step.run import load_trace
+from stepsight.trace.run import load_trace
 from stepsight.workload.files import load_workload, parse_workload
 from tests.calibrate.synthetic import samples
 from tests.fuzz.interruptions import SCRIPT

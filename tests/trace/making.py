@@ -8,11 +8,11 @@ from typing import Any
 
 from stepsight.program.job import Kernel
 from stepsight.program.observation import Observation
-from stepsight.trace.linking.link import LinkedTrace, link
-from stepsight.trace.reading.files import TraceFile
-from stepsight.trace.reading.kineto import read_kineto
-from stepsight.trace.sizing.calls import Calls
-from stepsight.trace.step.run import TraceRun, run_of
+from stepsight.trace.calls import Calls
+from stepsight.trace.files import TraceFile
+from stepsight.trace.kineto import read_kineto
+from stepsight.trace.link import LinkedTrace, link
+from stepsight.trace.run import TraceRun, run_of
 
 MAIN, AUTOGRAD = 1, 2
 

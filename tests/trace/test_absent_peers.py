@@ -9,7 +9,7 @@ from stepsight.prediction.traced.whatif import changed
 from stepsight.program.job import Collective, Group, Job, Op, RankProgram, world
 from stepsight.program.observation import Observation, ObservedJob
 from stepsight.trace.constants import TYPICAL_CALL
-from stepsight.trace.step.job import (
+from stepsight.trace.job import (
     Calls,
     collective_calls,
     host_delay_us,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.trace.step.run import load_trace
+from stepsight.trace.run import load_trace
 from tests.trace.making import Made, made_run, two_step_training
 
 

@@ -19,11 +19,11 @@ from stepsight.report.chakra import (
     to_varint,
     write_chakra,
 )
-from stepsight.trace.linking.execution import link_et, looks_like_chakra, looks_like_et, read_execution_trace
-from stepsight.trace.linking.link import link
-from stepsight.trace.reading.files import TraceFile, trace_files
-from stepsight.trace.reading.kineto import read_kineto
-from stepsight.trace.step.run import load_trace
+from stepsight.trace.execution import link_et, looks_like_chakra, looks_like_et, read_execution_trace
+from stepsight.trace.files import TraceFile, trace_files
+from stepsight.trace.kineto import read_kineto
+from stepsight.trace.link import link
+from stepsight.trace.run import load_trace
 from tests.trace.chakra_reading import fields, packed, read_chakra, varint
 from tests.trace.making import Made, made_run, two_step_training
 

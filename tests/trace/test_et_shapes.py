@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.trace.linking.execution import repeat_shapes
+from stepsight.trace.execution import repeat_shapes
 from tests.trace.making import Made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.trace.step.run import load_trace, measured_step_us
+from stepsight.trace.run import load_trace, measured_step_us
 
 SEVERAL = "which are not mixed"
 REFUSED = {

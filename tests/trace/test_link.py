@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.trace.linking.link import NO_OP
+from stepsight.trace.link import NO_OP
 from tests.trace.making import AUTOGRAD, Made, two_step_training
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.trace.sizing.operators import tensors_of
+from stepsight.trace.operators import tensors_of
 from tests.trace.making import Made, made_run
 
 

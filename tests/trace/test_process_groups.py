@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.trace.step.job import collective_waiting, groups_of, job_of, rank_program
+from stepsight.trace.job import collective_waiting, groups_of, job_of, rank_program
 from tests.trace.making import Made, made_run
 
 TP = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stepsight.program.job import COMM, COMPUTE, HOST, Wait
-from stepsight.trace.step.job import job_of, rank_program
-from stepsight.trace.step.program import STEP_END, StepProgram
+from stepsight.trace.job import job_of, rank_program
+from stepsight.trace.program import STEP_END, StepProgram
 from tests.trace.making import Made, made_run
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.trace.step.run import measured_step_us
+from stepsight.trace.run import measured_step_us
 from tests.trace.making import Made, made_run
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.trace.reading.files import TraceFile, mended, salvaged, trace_files
-from stepsight.trace.reading.kineto import looks_like_kineto, read_kineto
-from stepsight.trace.step.run import load_trace
+from stepsight.trace.files import TraceFile, mended, salvaged, trace_files
+from stepsight.trace.kineto import looks_like_kineto, read_kineto
+from stepsight.trace.run import load_trace
 from tests.trace.making import Made, made_run, two_step_training
 
 DATA = Path(__file__).parent / "data"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stepsight.trace.constants import FULL_QUEUE
-from stepsight.trace.step.job import rank_program
-from stepsight.trace.step.waits import held_calls
+from stepsight.trace.job import rank_program
+from stepsight.trace.waits import held_calls
 from tests.trace.making import Made, made_run
 
 QUEUED = FULL_QUEUE + 40

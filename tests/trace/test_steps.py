@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepsight.trace.step.run import measured_step_us
-from stepsight.trace.step.steps import find_steps, gpu_periods
+from stepsight.trace.run import measured_step_us
+from stepsight.trace.steps import find_steps, gpu_periods
 from tests.trace.making import Made, made_run, two_step_training
 
 

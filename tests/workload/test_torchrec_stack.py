@@ -63,8 +63,8 @@ def test_half_precision_on_the_wire_halves_the_exchange_and_casts_twice_each_way
 @pytest.mark.data
 def test_the_operator_stream_is_that_of_the_trace(measured_data):
     """One traced step of eight: small host operators, exchanges and waits, counted."""
-    from stepsight.trace.step.job import rank_program, typical_step
-    from stepsight.trace.step.run import load_trace
+    from stepsight.trace.job import rank_program, typical_step
+    from stepsight.trace.run import load_trace
 
     run = load_trace(measured_data / "traces" / "dlrm_8xV100" / "kineto")
     traced = Counter(t.op.name for t in rank_program(run, run.ranks[0], typical_step(run)).ops)

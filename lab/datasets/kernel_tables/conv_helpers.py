@@ -12,9 +12,9 @@ from math import ceil, log, prod
 
 from stepsight.program.aten.call import TensorFact
 from stepsight.program.job import Kernel
-from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.kernel_names import PRODUCT, elements_by_grid, kinds_of, on_tensor_cores
-from stepsight.trace.sizing.operators import fact, tensors_of
+from stepsight.trace.events import Event
+from stepsight.trace.kernel_names import PRODUCT, elements_by_grid, kinds_of, on_tensor_cores
+from stepsight.trace.operators import fact, tensors_of
 
 _WINOGRAD = re.compile(r"winograd(Forward|Wgrad|Bwd)?\w*?(Data|Filter|Output|Delta)(\d)x\d", re.IGNORECASE)
 _WEIGHTS = re.compile(r"wgrad|bwd_?weight|BwdW|bwd_?filter|_wrw|backward_weight", re.IGNORECASE)

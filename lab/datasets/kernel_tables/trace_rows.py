@@ -18,10 +18,10 @@ from stepsight.kernels.columns import batches
 from stepsight.prediction.kernel_times import Table
 from stepsight.program.aten.call import TensorFact
 from stepsight.program.job import Kernel, Sizing
-from stepsight.trace.reading.events import Args, Event
-from stepsight.trace.sizing.calls import sized_alone
-from stepsight.trace.sizing.kernel_names import elements_by_grid
-from stepsight.trace.sizing.operators import tensors_of
+from stepsight.trace.calls import sized_alone
+from stepsight.trace.events import Args, Event
+from stepsight.trace.kernel_names import elements_by_grid
+from stepsight.trace.operators import tensors_of
 
 _SPACED = {"longint": "long int", "unsignedchar": "unsigned char", "signedchar": "signed char"}
 """Type names that lost their blank in flat files."""

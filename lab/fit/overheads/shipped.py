@@ -24,9 +24,9 @@ from stepsight.hardware.gpus import find_gpu, gpu_catalogue
 from stepsight.overheads.gather import Gathered
 from stepsight.overheads.tables import LAUNCH, Overheads, Stat, class_defaults
 from stepsight.program.job import HostTimes
-from stepsight.trace.reading.files import trace_files
-from stepsight.trace.reading.kineto import looks_like_kineto, read_kineto
-from stepsight.trace.step.host_times import trace_samples
+from stepsight.trace.files import trace_files
+from stepsight.trace.kineto import looks_like_kineto, read_kineto
+from stepsight.trace.program import trace_samples
 
 BASE_ERA = "v100"
 _SYNCHRONIZE = "cudaStreamSynchronize"

@@ -18,13 +18,9 @@ from stepsight.platform.load import Platform
 from stepsight.program.job import HostTimes, Kernel, Sizing
 from stepsight.program.observation import Observation
 from stepsight.simulate.sustained import sustained
-from stepsight.trace.linking.execution import has_shapes
-from stepsight.trace.linking.launches import Launch
-from stepsight.trace.linking.link import link
-from stepsight.trace.reading.events import NO_RAW, Event
-from stepsight.trace.reading.kineto import KinetoTrace
-from stepsight.trace.step.host_times import gathered, with_individual
-from stepsight.trace.step.job import (
+from stepsight.trace.events import NO_RAW, Event
+from stepsight.trace.execution import has_shapes
+from stepsight.trace.job import (
     clean_steps,
     collective_calls,
     host_delay_us,
@@ -32,10 +28,13 @@ from stepsight.trace.step.job import (
     rank_program,
     typical_step,
 )
-from stepsight.trace.step.platforms import own_platform
-from stepsight.trace.step.program import StepProgram
-from stepsight.trace.step.run import RankTrace, TraceRun, measured_step_us
-from stepsight.trace.step.steps import find_steps
+from stepsight.trace.kineto import KinetoTrace
+from stepsight.trace.launches import Launch
+from stepsight.trace.link import link
+from stepsight.trace.platforms import own_platform
+from stepsight.trace.program import StepProgram, gathered, with_individual
+from stepsight.trace.run import RankTrace, TraceRun, measured_step_us
+from stepsight.trace.steps import find_steps
 
 MOST_STEPS = 4
 """Steps of a run that are compared with its others."""

@@ -24,8 +24,8 @@ from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.traced.predict import predict_step, traced_step
-from stepsight.trace.step.platforms import own_platform
-from stepsight.trace.step.run import TraceRun
+from stepsight.trace.platforms import own_platform
+from stepsight.trace.run import TraceRun
 
 COLLECTIONS = ("liplus", "meta_dlrm", "nanogpt", "resnet50_V100", "tracelens")
 """Folders whose names begin with one of these are one source: the same people recorded them."""

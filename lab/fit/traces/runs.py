@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.errors import StepsightError
-from stepsight.trace.linking.execution import (
+from stepsight.trace.execution import (
     ExecutionTrace,
     belongs,
     has_shapes,
@@ -18,10 +18,10 @@ from stepsight.trace.linking.execution import (
     looks_like_et,
     read_execution_trace,
 )
-from stepsight.trace.reading.files import SUFFIXES, TraceFile, trace_files
-from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
-from stepsight.trace.step.job import rank_program, typical_step
-from stepsight.trace.step.run import Header, TraceRun, measured_step_us, run_of, runs_of
+from stepsight.trace.files import SUFFIXES, TraceFile, trace_files
+from stepsight.trace.job import rank_program, typical_step
+from stepsight.trace.kineto import KinetoTrace, looks_like_kineto, read_kineto
+from stepsight.trace.run import Header, TraceRun, measured_step_us, run_of, runs_of
 
 _SLEEP_SHARE = 0.5
 """A single host gap longer than this share of the step is an artificial sleep."""

@@ -13,8 +13,8 @@ from stepsight.overheads.tables import Overheads
 from stepsight.prediction.traced.predict import INDIVIDUAL, TRACED, trace_job
 from stepsight.program.job import Job
 from stepsight.score import BLIND, FIT, Score
-from stepsight.trace.step.job import typical_step
-from stepsight.trace.step.platforms import own_platform
+from stepsight.trace.job import typical_step
+from stepsight.trace.platforms import own_platform
 
 TOPIC = "overheads"
 _TABLE = "shipped table"

@@ -33,8 +33,8 @@ from stepsight.prediction.traced.anchoring import SHIPPED, Exponents, anchored, 
 from stepsight.prediction.traced.predict import TracedStep, predict_step, traced_step
 from stepsight.score import CHOSEN, FIT, Score
 from stepsight.simulate.timeline import simulate
-from stepsight.trace.reading.files import SUFFIXES
-from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
+from stepsight.trace.files import SUFFIXES
+from stepsight.trace.run import TraceRun, load_trace, measured_step_us
 
 TARGET = 0.12
 OPERATORS = "operators of"

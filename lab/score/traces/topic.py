@@ -26,8 +26,8 @@ from stepsight.prediction.provenance import TimedBy
 from stepsight.prediction.traced.predict import traced_step
 from stepsight.score import CHOSEN, FIT, Figure, Score, interval_score
 from stepsight.simulate.timeline import Timeline, simulate
-from stepsight.trace.step.job import collective_waiting, typical_step
-from stepsight.trace.step.run import TraceRun
+from stepsight.trace.job import collective_waiting, typical_step
+from stepsight.trace.run import TraceRun
 
 TOPIC = "traces"
 DLRM_TARGET, TRANSFORMER_TARGET, CNN_TARGET, REPLAY_TARGET = 0.0521, 0.03, 0.06, 0.02

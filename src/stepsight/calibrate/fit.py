@@ -40,12 +40,12 @@ from stepsight.overheads.gather import Gathered, HostSample
 from stepsight.overheads.tables import LAUNCH, OP_CLASSES, OpStats, Overheads, Stat, op_class, plain_name
 from stepsight.program.job import HostTimes, Kernel
 from stepsight.run.ranks import Ranks
-from stepsight.trace.linking.launches import NO_OP
-from stepsight.trace.linking.link import LinkedTrace, link
-from stepsight.trace.reading.events import Event
-from stepsight.trace.reading.files import trace_files
-from stepsight.trace.reading.kineto import KinetoTrace, in_time_order, read_kineto
-from stepsight.trace.step.host_times import trace_samples
+from stepsight.trace.events import Event
+from stepsight.trace.files import trace_files
+from stepsight.trace.kineto import KinetoTrace, in_time_order, read_kineto
+from stepsight.trace.launches import NO_OP
+from stepsight.trace.link import LinkedTrace, link
+from stepsight.trace.program import trace_samples
 from stepsight.workload.files import Workload
 
 _CONSTANTS = area("calibrate")

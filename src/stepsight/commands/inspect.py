@@ -45,7 +45,7 @@ def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
     """
     from stepsight.prediction.traced.inspection import inspect_run
     from stepsight.report.inspection import inspection_page, show
-    from stepsight.trace.step.run import load_trace
+    from stepsight.trace.run import load_trace
 
     options.check_outputs([html])
     seen = inspect_run(load_trace(traces))

@@ -21,7 +21,7 @@ from stepsight.report.pieces import (
     section,
     tag,
 )
-from stepsight.trace.step.steps import NO_MARKS
+from stepsight.trace.steps import NO_MARKS
 
 MOST_RANKS = 64
 SEARCHED = 8

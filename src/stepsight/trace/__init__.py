@@ -1,0 +1,1 @@
+"""A profiler trace as a `Job`: read (kineto), linked (link), sized (calls), cut into steps (program, job)."""

@@ -6,8 +6,8 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.prediction.traced.predict import INDIVIDUAL, TRACED, predict_trace, trace_job
-from stepsight.trace.step.platforms import guess_platform
-from stepsight.trace.step.run import load_trace, measured_step_us
+from stepsight.trace.platforms import guess_platform
+from stepsight.trace.run import load_trace, measured_step_us
 from tests.trace.making import Made, made_run, two_step_training
 
 

@@ -7,7 +7,7 @@ import pytest
 from stepsight.platform.load import load_platform
 from stepsight.prediction.traced.predict import TracedStep, predict_step, traced_step
 from stepsight.prediction.traced.whatif import changed
-from stepsight.trace.step.run import TraceRun
+from stepsight.trace.run import TraceRun
 from tests.trace.making import Made, made_run
 
 MACHINE = load_platform("8xA100-SXM4-40G")

@@ -37,7 +37,7 @@ from stepsight.trace.constants import (
     TYPICAL_CALL,
     UNSIZED_SPREAD,
 )
-from stepsight.trace.step.job import waited_us
+from stepsight.trace.job import waited_us
 
 LARGE_CALL_BYTES = 64.0 * 2**20
 """A call that bandwidth bounds."""

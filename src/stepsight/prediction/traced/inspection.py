@@ -16,13 +16,13 @@ from stepsight.program.job import HOST
 from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.timeline import RankTimes
 from stepsight.trace.constants import TOUCH_US
-from stepsight.trace.linking.link import is_collective_kernel
-from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.kernel_names import short_name
-from stepsight.trace.step.host_times import gathered
-from stepsight.trace.step.job import clean_steps, collective_waiting, rank_program, typical_step
-from stepsight.trace.step.platforms import guess_platform
-from stepsight.trace.step.run import RankTrace, TraceRun, measured_step_us, step_bounds
+from stepsight.trace.events import Event
+from stepsight.trace.job import clean_steps, collective_waiting, rank_program, typical_step
+from stepsight.trace.kernel_names import short_name
+from stepsight.trace.link import is_collective_kernel
+from stepsight.trace.platforms import guess_platform
+from stepsight.trace.program import gathered
+from stepsight.trace.run import RankTrace, TraceRun, measured_step_us, step_bounds
 
 TOP = 15
 

@@ -41,10 +41,8 @@ from stepsight.trace.constants import (
     MUCH_UNSIZED,
     NOTED_RESCALING,
 )
-from stepsight.trace.linking.link import LinkedTrace
-from stepsight.trace.reading.files import collector_off
-from stepsight.trace.step.host_times import gathered, pooled, samples_of, with_individual
-from stepsight.trace.step.job import (
+from stepsight.trace.files import collector_off
+from stepsight.trace.job import (
     Calls,
     clean_steps,
     collective_calls,
@@ -56,10 +54,11 @@ from stepsight.trace.step.job import (
     unmatched,
     with_late_peers,
 )
-from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
-from stepsight.trace.step.program import StepProgram
-from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
-from stepsight.trace.step.steps import NO_MARKS
+from stepsight.trace.link import LinkedTrace
+from stepsight.trace.platforms import own_platform, replay_platform, traced_platform
+from stepsight.trace.program import StepProgram, gathered, pooled, samples_of, with_individual
+from stepsight.trace.run import TraceRun, load_trace, measured_step_us
+from stepsight.trace.steps import NO_MARKS
 
 PREFIX = "platform."
 

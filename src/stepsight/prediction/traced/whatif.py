@@ -23,7 +23,7 @@ from stepsight.prediction.traced.predict import Basis, TracedStep
 from stepsight.program.job import HostTimes, Kernel, Op, Wait, world
 from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective
 from stepsight.records import nearest
-from stepsight.trace.step.job import without_late_peers
+from stepsight.trace.job import without_late_peers
 
 ObservedOp = tuple[Op, OpObservations]
 NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)

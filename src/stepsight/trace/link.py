@@ -19,9 +19,9 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.overheads.tables import op_class
 from stepsight.trace.constants import CLOCK_DRIFT_US, ENGINE_SUM_US
-from stepsight.trace.linking.launches import NO_OP, Launch, gpu_clock, hidden_waits
-from stepsight.trace.reading.events import Event
-from stepsight.trace.reading.kineto import KinetoTrace, in_time_order
+from stepsight.trace.events import Event
+from stepsight.trace.kineto import KinetoTrace, in_time_order
+from stepsight.trace.launches import NO_OP, Launch, gpu_clock, hidden_waits
 
 _SYNC = re.compile(
     r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize"

@@ -24,9 +24,9 @@ from stepsight.program.observation import (
     with_collective,
 )
 from stepsight.trace.constants import LONGEST_CALL, SHORTEST_COLLECTIVE_US, TYPICAL_CALL
-from stepsight.trace.reading.events import Event
-from stepsight.trace.step.program import StepProgram, TracedOp, step_program
-from stepsight.trace.step.run import RankTrace, TraceRun
+from stepsight.trace.events import Event
+from stepsight.trace.program import StepProgram, TracedOp, step_program
+from stepsight.trace.run import RankTrace, TraceRun
 
 
 def rank_program(run: TraceRun, rank: RankTrace, step: int, *, sized: bool = True) -> StepProgram:

@@ -20,9 +20,9 @@ import numpy as np
 from stepsight.program.job import COMM, COMPUTE
 from stepsight.simulate.intervals import union
 from stepsight.trace.constants import CLOCK_DRIFT_US, FULL_QUEUE, HOST_RETURNS_US, STREAM_SLACK_US, SURENESS
-from stepsight.trace.linking.launches import HIDDEN, Launch
-from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.reading.events import Event
+from stepsight.trace.events import Event
+from stepsight.trace.launches import HIDDEN, Launch
+from stepsight.trace.link import LinkedTrace, is_collective_kernel
 
 StreamId = int | str
 

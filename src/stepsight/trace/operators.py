@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from stepsight.program.aten.call import AtenCall, TensorFact
-from stepsight.trace.reading.events import Event, listed
+from stepsight.trace.events import Event, listed
 
 _DTYPES = {
     "float": "fp32", "double": "fp64", "c10::half": "fp16", "half": "fp16", "c10::bfloat16": "bf16",

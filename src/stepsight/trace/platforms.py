@@ -13,7 +13,7 @@ from stepsight.hardware.gpus import find_gpu, gpu_catalogue
 from stepsight.hardware.spec import ContentionSpec, GpuSpec
 from stepsight.platform.load import Platform, load_platform
 from stepsight.trace.constants import SURELY_IDLE_US, SURELY_QUEUED_US
-from stepsight.trace.step.run import TraceRun
+from stepsight.trace.run import TraceRun
 
 _MODEL = re.compile(
     r"(GB[23]00|GH200|H100|H200|H800|H20|B[23]00|A100|A800|V100|P100|MI\d{3}X?|L40S|L20|L4|A10|A30|A40|T4|P4)",

@@ -16,10 +16,10 @@ from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
 from stepsight.tables.indices.distributions import UNKNOWN_INDICES
 from stepsight.tables.lookup import Lookup, TableLookup
-from stepsight.trace.linking.launches import NO_OP, Launch
-from stepsight.trace.linking.link import LinkedTrace
-from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.operators import tensors_of
+from stepsight.trace.events import Event
+from stepsight.trace.launches import NO_OP, Launch
+from stepsight.trace.link import LinkedTrace
+from stepsight.trace.operators import tensors_of
 
 _FORWARD = re.compile(
     r"(?:split|dense)_embedding\w*_forward|embedding_forward_split|EmbeddingBag_updateOutput"

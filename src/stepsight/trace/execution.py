@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from stepsight.errors import InputError
-from stepsight.trace.linking.link import LinkedTrace
-from stepsight.trace.reading.events import Event
-from stepsight.trace.reading.files import TraceFile, mended, salvaged
+from stepsight.trace.events import Event
+from stepsight.trace.files import TraceFile, mended, salvaged
+from stepsight.trace.link import LinkedTrace
 
 MOST_PAIRS = 20_000_000
 """Pairs of equal names up to which two lists are aligned block by block (seconds beyond)."""

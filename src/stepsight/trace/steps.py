@@ -26,9 +26,9 @@ from stepsight.trace.constants import (
     STEPS_COVER,
     STRAY_STEP,
 )
-from stepsight.trace.linking.launches import NO_OP, Launch
-from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.reading.events import Event
+from stepsight.trace.events import Event
+from stepsight.trace.launches import NO_OP, Launch
+from stepsight.trace.link import LinkedTrace, is_collective_kernel
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
 NO_MARKS = "no step marks"

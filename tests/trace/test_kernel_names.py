@@ -10,7 +10,7 @@ from stepsight.prediction.traced.predict import predict_trace
 from stepsight.program.job import Kernel, Sizing
 from stepsight.program.observation import Observation
 from stepsight.trace.constants import COUNTED_SPREAD
-from stepsight.trace.sizing.kernel_names import short_name
+from stepsight.trace.kernel_names import short_name
 from tests.trace.making import Made, made_run, sized
 
 FLASH = (

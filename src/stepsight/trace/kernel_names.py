@@ -17,8 +17,8 @@ import msgspec
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel, Sizing
-from stepsight.trace.linking.link import LinkedTrace
-from stepsight.trace.reading.events import NO_RAW, Event
+from stepsight.trace.events import NO_RAW, Event
+from stepsight.trace.link import LinkedTrace
 
 PRODUCT, STREAM = "product", "stream"
 """Matrix products and convolutions with their helpers; kernels that pass over memory once."""

@@ -24,7 +24,7 @@ from stepsight.trace.constants import (
     SHORTEST_LAUNCH_US,
     SURENESS,
 )
-from stepsight.trace.reading.events import Category, Event
+from stepsight.trace.events import Category, Event
 
 NO_OP = -1
 """Stands for "in no operator" where an operator's index is expected."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.aten.call import TensorFact
-from stepsight.trace.linking.launches import Launch
-from stepsight.trace.linking.link import LinkedTrace
-from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.operators import dtype_of, tensors_of
+from stepsight.trace.events import Event
+from stepsight.trace.launches import Launch
+from stepsight.trace.link import LinkedTrace
+from stepsight.trace.operators import dtype_of, tensors_of
 
 _BY_NAME = (
     ("all_to_all", re.compile(r"all_?to_?all|alltoall", re.I)),

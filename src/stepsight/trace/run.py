@@ -17,13 +17,14 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import check_limit
+from stepsight.trace.calls import Calls
 from stepsight.trace.constants import (
     ALLOCATION_STORM,
     CLOCKS_APART_US,
     MEMBERS_END_TOGETHER_US,
     RANKS_START_TOGETHER_US,
 )
-from stepsight.trace.linking.execution import (
+from stepsight.trace.execution import (
     ExecutionTrace,
     add_shapes,
     belongs,
@@ -33,14 +34,13 @@ from stepsight.trace.linking.execution import (
     read_execution_trace,
     repeat_shapes,
 )
-from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel, link
-from stepsight.trace.reading.files import TraceFile, collector_off, file_name, trace_files
-from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
-from stepsight.trace.sizing.calls import Calls
-from stepsight.trace.sizing.kernel_names import add_types
-from stepsight.trace.step.program import StepProgram
-from stepsight.trace.step.steps import HostUnit, Step, allocation_us, find_steps, gpu_periods, host_units
-from stepsight.trace.step.waits import WaitResolver
+from stepsight.trace.files import TraceFile, collector_off, file_name, trace_files
+from stepsight.trace.kernel_names import add_types
+from stepsight.trace.kineto import KinetoTrace, looks_like_kineto, read_kineto
+from stepsight.trace.link import LinkedTrace, is_collective_kernel, link
+from stepsight.trace.program import StepProgram
+from stepsight.trace.steps import HostUnit, Step, allocation_us, find_steps, gpu_periods, host_units
+from stepsight.trace.waits import WaitResolver
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 from stepsight.errors import InputError
 from stepsight.hardware.spec import BYTES_PER_GB
 from stepsight.inputs import check_limit
-from stepsight.trace.reading.events import (
+from stepsight.trace.events import (
     ANNOTATION,
     CATEGORIES,
     GPU,
@@ -26,7 +26,7 @@ from stepsight.trace.reading.events import (
     Category,
     Event,
 )
-from stepsight.trace.reading.files import TraceFile, collector_off, mended, salvaged
+from stepsight.trace.files import TraceFile, collector_off, mended, salvaged
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):

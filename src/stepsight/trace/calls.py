@@ -25,10 +25,8 @@ from stepsight.program.aten.table import lower
 from stepsight.program.job import Kernel, Sizing
 from stepsight.program.observation import Observation
 from stepsight.trace.constants import COUNTED_SPREAD
-from stepsight.trace.linking.launches import NO_OP, Launch
-from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.kernel_names import (
+from stepsight.trace.events import Event
+from stepsight.trace.kernel_names import (
     PRODUCT,
     STREAM,
     computes_indices,
@@ -39,8 +37,10 @@ from stepsight.trace.sizing.kernel_names import (
     short_name,
     unsized,
 )
-from stepsight.trace.sizing.lookups import Lookups
-from stepsight.trace.sizing.operators import fact, tensors_of, traced_call
+from stepsight.trace.launches import NO_OP, Launch
+from stepsight.trace.link import LinkedTrace, is_collective_kernel
+from stepsight.trace.lookups import Lookups
+from stepsight.trace.operators import fact, tensors_of, traced_call
 
 _FOLLOWING = 24
 """Operators after a call that are looked at for the size of its result."""

@@ -1,1 +1,0 @@
-"""Operator ↔ launch call ↔ kernel."""

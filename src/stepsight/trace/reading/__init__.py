@@ -1,1 +1,0 @@
-"""Trace files in: Kineto, execution traces, Chakra."""

@@ -1,1 +1,0 @@
-"""Which kernel with which sizes a launch was."""

@@ -1,1 +1,0 @@
-"""One step of a run as a `Job`, with its waits and host times."""
