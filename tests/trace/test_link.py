@@ -33,7 +33,6 @@ def test_external_id_links_a_call_outside_any_range():
     made.events[-2]["args"]["External id"] = 55
     linked = made.linked()
     assert linked.ops[linked.launches[0].op].name == "aten::mul"
-    assert linked.by_external_id == 1
 
 
 def test_a_kernel_without_a_call_is_an_orphan():
@@ -85,7 +84,6 @@ def test_one_bad_correlation_does_not_move_the_gpu_s_clock():
     made.launch(9500, 5, "of another moment", 20, 5)
     linked = made.linked()
     assert linked.clock_shift_us == 0.0
-    assert linked.early_kernels == 1
 
 
 def test_a_gpu_clock_that_runs_early_is_moved():

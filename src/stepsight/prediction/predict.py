@@ -29,7 +29,7 @@ from stepsight.prediction.throughput import job_flops
 from stepsight.program.observation import ObservedJob
 from stepsight.program.setup import Setup
 from stepsight.simulate.price import price
-from stepsight.simulate.timeline import STEADY_STEPS, run
+from stepsight.simulate.timeline import run
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import METHOD_SPREAD as DLRM_METHOD_SPREAD
 from stepsight.workload.files import Workload, changed, load_workload, parse_workload, resolve
@@ -48,15 +48,14 @@ def predict(
     workload: Workload | CapturedStep | Mapping[str, Any] | str | Path,
     platform: Platform | str | Path,
     *,
-    steps: int = STEADY_STEPS,
     set: Mapping[str, Any] | None = None,
 ) -> Prediction:
     """The step time of a workload, or of a captured step, on a platform, explained.
 
     ``workload`` is a loaded workload, the path of a workload file, or a file's content as a dict;
     ``platform`` a loaded platform, its name or its path. A workload that leaves the number of ranks
-    open uses all GPUs of the platform. ``steps=1`` predicts one step from a standing start; by default
-    the steady state, in which the host may already launch the next step while the GPU finishes this one.
+    open uses all GPUs of the platform. The step is one of the steady state, in which the host may already
+    launch the next one while the GPU finishes this one.
     ``set`` changes fields as ``--set`` does, ``{"parallel.zero": 3, "platform.link.gbps": 100}``, of a
     workload and a platform that are given by name, path or dict.
 
@@ -69,7 +68,7 @@ def predict(
         raise InputError("set", "the platform is loaded already", "give its name or path, or load it changed")
     on = platform if isinstance(platform, Platform) else load_platform(platform, of_platform)
     given = _loaded(workload, of_workload)
-    made = _predicted(given, on, steps)
+    made = _predicted(given, on)
     if on.learned == NOTHING_LEARNED:
         return made
     from stepsight.prediction.learn.response import with_learned_interval
@@ -77,30 +76,30 @@ def predict(
     return with_learned_interval(made, given, on)
 
 
-def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Prediction:
+def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
     if isinstance(given, CapturedStep):
         given = given.over(on.spec.ranks)
         on = on.with_ranks(given.ranks)
         check_job(given.job, on.spec.gpu)
-        found = predict_captured(given, on, steps=steps)
+        found = predict_captured(given, on)
         return replace(found, notes=(*on.notes, *found.notes))
     training = resolve(given, on.spec.ranks, on.spec.gpu)
     on = on.with_ranks(training.ranks)
     check_runnable(training, on)
     if isinstance(training, LanguageWorkload) and training.eager is None:
         memory = _memory(training, on)
-        found = predict_language(training.config, on, memory, training.setup(), steps=steps)
+        found = predict_language(training.config, on, memory, training.setup())
         return replace(found, notes=(*_known_before(training.config, on, found), *found.notes))
     device = "cpu" if on.spec.host.synchronous else "cuda"
     blocks = FEWEST_BLOCKS
     while True:
         job = training.job(device, blocks)
         check_axes(on.site, job.groups, f"platform {on.name}")
-        timeline = run(price(job, on), on, steps=steps)
+        timeline = run(price(job, on), on)
         if timeline.even or job.whole:
             dlrm = training if isinstance(training, DlrmWorkload) else None
             spread = DLRM_METHOD_SPREAD if dlrm and device == "cuda" else METHOD_SPREAD
-            found = explain(timeline, on, steps=steps, method_spread=spread)
+            found = explain(timeline, on, method_spread=spread)
             return replace(
                 found, workload=training.name, memory=_memory(training, on), setup=training.setup(),
                 notes=(*missing_units(job, on.spec.gpu), *on.notes, *left_out(timeline), *found.notes),
@@ -172,9 +171,9 @@ class CapturedOn:
         return predict_captured(replace(self.step, job=self.job.job), self.platform)
 
 
-def predict_captured(step: CapturedStep, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:
+def predict_captured(step: CapturedStep, platform: Platform) -> Prediction:
     """The time of one optimizer step, with the capture's notes."""
-    found = predict_job(step.job, platform, steps=steps)
+    found = predict_job(step.job, platform)
     made = replace(
         found, workload=step.name, setup=_setup(step), notes=(*_notes(step, platform), *found.notes),
         memory=_captured_memory(step.fullest, platform) if step.fullest else None,

@@ -19,12 +19,12 @@ _KINDS = {
 }  # fmt: skip
 
 
-def export_chakra(timeline: Timeline, folder: Path, stem: str = "step") -> list[Path]:
-    """Write ``stem.<rank>.et`` for every rank; returns the files."""
+def export_chakra(timeline: Timeline, folder: Path) -> list[Path]:
+    """Write ``step.<rank>.et`` for every rank; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for rank in range(timeline.ranks):
-        path = folder / f"{stem}.{rank}.et"
+        path = folder / f"step.{rank}.et"
         metadata: dict[str, Value] = {"schema": "stepsight", "rank": rank, "ranks": timeline.ranks}
         write_whole(path, write_chakra(metadata, rank_nodes(timeline.rank(rank))))
         written.append(path)

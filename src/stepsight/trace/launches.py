@@ -46,30 +46,20 @@ class Launch:
     free_us: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuClock:
-    """What to add to the stamps of GPU events, and how many kernels begin before their call even so: theirs
-    is another one."""
+def clock_shift_us(launches: Sequence[Launch]) -> float:
+    """How far the GPU's clock runs early, by a rank's launches: what to add to the stamps of GPU events.
 
-    shift_us: float = 0.0
-    early_kernels: int = 0
-
-
-def gpu_clock(launches: Sequence[Launch]) -> GpuClock:
-    """How far the GPU's clock runs early, by a rank's launches.
-
-    A launch that was joined with a kernel of another moment must not move the whole trace: of the
-    launches the earliest few are left out, and what leads by more than the rest is counted.
+    A launch that was joined with a kernel of another moment must not move the whole trace: the earliest few
+    are left out.
     """
     if not launches:
-        return GpuClock()
+        return 0.0
     leads = np.array([x.call.ts - x.gpu[0].ts for x in launches])
-    bad, drift_us = CLOCK_QUANTILE, CLOCK_DRIFT_US
+    bad = CLOCK_QUANTILE
     lead = float(np.quantile(leads, 1.0 - bad, method="lower")) if len(leads) * bad >= 1 else _agreed(leads)
-    early = int((leads > max(lead, 0.0) + drift_us).sum())
     if lead <= 0.0:
-        return GpuClock(0.0, early)
-    return GpuClock(float(leads[leads <= lead + drift_us].max()) + SHORTEST_LAUNCH_US, early)
+        return 0.0
+    return float(leads[leads <= lead + CLOCK_DRIFT_US].max()) + SHORTEST_LAUNCH_US
 
 
 def _agreed(leads: FloatArray) -> float:

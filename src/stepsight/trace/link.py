@@ -21,7 +21,7 @@ from stepsight.overheads.tables import op_class
 from stepsight.trace.constants import CLOCK_DRIFT_US, ENGINE_SUM_US
 from stepsight.trace.events import Event
 from stepsight.trace.kineto import KinetoTrace, in_time_order
-from stepsight.trace.launches import NO_OP, Launch, gpu_clock, hidden_waits
+from stepsight.trace.launches import NO_OP, Launch, clock_shift_us, hidden_waits
 
 _SYNC = re.compile(
     r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize"
@@ -53,11 +53,8 @@ class LinkedTrace:
     records: list[Event] = field(default_factory=list)
     hidden_waits: dict[tuple[int | str, float], Launch] = field(default_factory=dict)
     """What the host waited for where no call shows it, by thread and start of the wait in ``syncs``."""
-    by_external_id: int = 0
     clock_shift_us: float = 0.0
     """By how much the GPU's clock ran early; its events have been moved."""
-    early_kernels: int = 0
-    """Kernels that begin before their call even so: their call is another one."""
     _children: dict[int, list[int]] = field(default_factory=dict)
     _allocations: tuple[FloatArray, FloatArray] | None = None
 
@@ -154,11 +151,9 @@ def link(trace: KinetoTrace) -> LinkedTrace:
         work = gpu_of.pop(call.args.correlation, None) if call.args.correlation >= 0 else None
         if work:
             joined.launches.append(Launch(call, work, joined.enclosing(call), len(joined.launches)))
-    clock = gpu_clock(joined.launches)
-    joined.clock_shift_us, joined.early_kernels = clock.shift_us, clock.early_kernels
-    if clock.shift_us:
-        for event in trace.gpu:
-            event.ts += clock.shift_us
+    joined.clock_shift_us = clock_shift_us(joined.launches)
+    for event in trace.gpu if joined.clock_shift_us else ():
+        event.ts += joined.clock_shift_us
     joined.orphans = sorted((e for events in gpu_of.values() for e in events), key=lambda e: e.ts)
     _link_by_external_id(joined)
     for call, launch in hidden_waits(joined.launches, joined.orphans, trace.runtime, ops):
@@ -226,7 +221,6 @@ def _link_by_external_id(joined: LinkedTrace) -> None:
         # Older traces repeat the correlation here; it then names no operator.
         if external >= 0 and external != launch.call.args.correlation and external in by_id:
             launch.op = by_id[external]
-            joined.by_external_id += 1
         else:
             launch.op = _just_before(joined, launch.call)
 

@@ -323,16 +323,6 @@ def _shapes(sizes: bytes) -> tuple[tuple[int, ...], ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in a step an op stands: after which op, and which of the same pairs it is, as "2/3"."""
-
-    name: str
-    launches: int
-    before: str
-    of: str
-
-
 def trace_samples(trace: KinetoTrace) -> list[HostSample]:
     """Every op of every step of one rank's trace."""
     linked = link(trace)
@@ -343,28 +333,30 @@ def trace_samples(trace: KinetoTrace) -> list[HostSample]:
 
 def samples_of(program: StepProgram) -> list[HostSample]:
     """Every op of a traced step as a host sample."""
-    samples: list[HostSample] = []
-    for traced, place in zip(program.ops, places_of(program), strict=True):
-        times = traced.op.overhead_us
-        if times is None:
-            continue
-        call = traced.launches[0].call.name if traced.launches else ""
-        recorded = max(traced.unit.inner_ops, 1)
-        samples.append(HostSample(place.name, place.before, place.launches, times, recorded, call, place.of))
-    return samples
+    return [
+        HostSample(
+            name, before, launches, t.op.overhead_us, max(t.unit.inner_ops, 1),
+            t.launches[0].call.name if t.launches else "", place,
+        )
+        for t, (name, before, launches, place) in zip(program.ops, _places(program), strict=True)
+        if t.op.overhead_us is not None
+    ]  # fmt: skip
 
 
-def places_of(program: StepProgram) -> list[Place]:
-    """The place of every op."""
+def _places(program: StepProgram) -> list[tuple[str, str, int, str]]:
+    """Where in the step each op stands: its name, the op before it, its launches, and which of the same three
+    it is, as "2/3"."""
     befores = ["", *(t.op.name for t in program.ops[:-1])] if program.ops else []
-    pairs = [(b, t.op.name, _launches(t.op)) for b, t in zip(befores, program.ops, strict=True)]
-    total = Counter(pairs)
+    like = [
+        (t.op.name, b, len(t.op.kernels) + (t.op.collective is not None))
+        for b, t in zip(befores, program.ops, strict=True)
+    ]
+    total = Counter(like)
     seen: Counter[tuple[str, str, int]] = Counter()
     places = []
-    for pair in pairs:
-        seen[pair] += 1
-        before, name, launches = pair
-        places.append(Place(name, launches, before, f"{seen[pair]}/{total[pair]}"))
+    for one in like:
+        seen[one] += 1
+        places.append((*one, f"{seen[one]}/{total[one]}"))
     return places
 
 
@@ -385,11 +377,7 @@ def with_individual(program: StepProgram, others: Gathered) -> StepProgram:
     """The same ops with host times from other steps or ranks, never from this one; an op that the others
     never saw is the platform's to time."""
     ops = [
-        replace(t, op=replace(t.op, overhead_us=others.individual(at.name, at.before, at.launches, at.of)))
-        for t, at in zip(program.ops, places_of(program), strict=True)
+        replace(t, op=replace(t.op, overhead_us=others.individual(*place)))
+        for t, place in zip(program.ops, _places(program), strict=True)
     ]
     return replace(program, ops=ops)
-
-
-def _launches(op: Op) -> int:
-    return len(op.kernels) + (op.collective is not None)

@@ -12,7 +12,7 @@ from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.memory import MemoryLine
 from stepsight.program.setup import Setup
 from stepsight.simulate.price import price
-from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
+from stepsight.simulate.timeline import Timeline, run
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig
 
@@ -25,17 +25,16 @@ MOST_OPERATORS = 20_000
 
 
 def predict_language(
-    c: LanguageConfig, platform: Platform, memory: MemoryLine | None, setup: Setup | None = None, *,
-    steps: int = STEADY_STEPS,
-) -> Prediction:  # fmt: skip
+    c: LanguageConfig, platform: Platform, memory: MemoryLine | None, setup: Setup | None = None
+) -> Prediction:
     """The step of a language model on a platform, explained."""
-    timeline = walk_language(c, platform, steps=steps)
+    timeline = walk_language(c, platform)
     sensitive = LanguageStep(c, platform).sensitivities(timeline.step_us)
     factor = interval_factor(c, (s.step_spread for s in sensitive))
     scale = c.ranks / timeline.priced.job.ranks
     dynamic_j = timeline.priced.dynamic_j
     timeline = replace(timeline, priced=replace(timeline.priced, dynamic_j=dynamic_j and scale * dynamic_j))
-    found = explain(timeline, platform, steps=steps, sensitive=sensitive, interval_factor=factor)
+    found = explain(timeline, platform, sensitive=sensitive, interval_factor=factor)
     return replace(
         found, workload=c.name, memory=memory, setup=setup, ranks=_ranks(c, found.ranks),
         language=figures(c, timeline, platform.spec.gpu),
@@ -43,14 +42,12 @@ def predict_language(
     )  # fmt: skip
 
 
-def walk_language(
-    c: LanguageConfig, platform: Platform, *, steps: int = STEADY_STEPS, blocks: int = FEWEST_BLOCKS
-) -> Timeline:
+def walk_language(c: LanguageConfig, platform: Platform, *, blocks: int = FEWEST_BLOCKS) -> Timeline:
     """The walk of a step; micro-batches that repeat the one before are continued by their period."""
     before = 0.0
     while True:
         job = build(c, blocks)
-        found = run(price(job, platform), platform, steps=steps)
+        found = run(price(job, platform), platform)
         same = abs(found.step_us - before) <= SAME_STEP * found.step_us
         long = sum(map(len, job.programs)) > MOST_OPERATORS
         if found.even or job.whole or same or long or blocks >= MOST_BLOCKS:
