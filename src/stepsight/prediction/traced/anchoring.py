@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -106,22 +107,27 @@ def _correction(kernel: Kernel, seen: Observation, model_us: float, weights: Exp
 
 def _with_collective_corrections(job: ObservedJob, own: Platform) -> ObservedJob:
     """Collectives corrected by the shortest of like calls: longer ones waited for others."""
-    shortest = _shortest(job)
-    corrections: dict[Like, float] = {}
+    shortest, model_us = _shortest(job), _modelled_us(job, own)
 
     def changed(c: Collective, seen: Observation) -> Observation:
         if not seen.measured_us or seen.opaque:
             return seen
-        key = _like(c)
-        if key not in corrections:
-            estimate = estimate_collective(job.job, own, c)
-            model_us = estimate.time_us if estimate else 0.0
-            ratio = TYPICAL_CALL * shortest[key] / model_us if model_us > 0 else 1.0
-            within = min(max(ratio, 1 / MOST_COLLECTIVE_RATIO), MOST_COLLECTIVE_RATIO)
-            corrections[key] = within**COLLECTIVE_WEIGHT
-        return replace(seen, correction=corrections[key])
+        ratio = TYPICAL_CALL * shortest[_like(c)] / model_us(c) if model_us(c) > 0 else 1.0
+        within = min(max(ratio, 1 / MOST_COLLECTIVE_RATIO), MOST_COLLECTIVE_RATIO)
+        return replace(seen, correction=within**COLLECTIVE_WEIGHT)
 
     return _each_collective(job, changed)
+
+
+def _modelled_us(job: ObservedJob, platform: Platform) -> Callable[[Collective], float]:
+    """What a platform's models say of a job's collectives; zero where they say nothing."""
+
+    @cache
+    def time_us(c: Collective) -> float:
+        estimate = estimate_collective(job.job, platform, c)
+        return estimate.time_us if estimate else 0.0
+
+    return time_us
 
 
 def _shortest(job: ObservedJob) -> dict[Like, float]:
@@ -164,9 +170,8 @@ def _moved_unsized(
     if not seen.opaque or not seen.measured_us:
         return seen
     large = replace(c, bytes=LARGE_CALL_BYTES)
-    old, new = (estimate_collective(job.job, where, large) for where in (own, platform))
-    ratio = new.time_us / old.time_us if old and new and old.time_us > 0 else 1.0
-    return replace(seen, measured_us=ratio * seen.measured_us)
+    old_us, new_us = (_modelled_us(job, where)(large) for where in (own, platform))
+    return replace(seen, measured_us=seen.measured_us * (new_us / old_us if old_us and new_us else 1.0))
 
 
 def _on_gpu(job: ObservedJob, old: GpuSpec, new: GpuSpec) -> ObservedJob:
@@ -231,15 +236,12 @@ def _without_measured_collectives(job: ObservedJob, own: Platform, platform: Pla
 def with_waits_kept(job: ObservedJob, own: Platform) -> ObservedJob:
     """An anchored job whose collectives the models time, for another number of ranks: what each took beyond
     its model stays as a wait, so that as many ranks as before take as long as before."""
-    model_us: dict[Like, float] = {}
+    model_us = _modelled_us(job, own)
 
     def changed(c: Collective, seen: Observation) -> Observation:
         if not seen.measured_us or seen.opaque:
             return seen
-        if _like(c) not in model_us:
-            estimate = estimate_collective(job.job, own, c)
-            model_us[_like(c)] = estimate.time_us if estimate else 0.0
-        waited = max(seen.measured_us - seen.correction * model_us[_like(c)], 0.0)
+        waited = max(seen.measured_us - seen.correction * model_us(c), 0.0)
         return replace(seen, measured_us=None, late_us=seen.late_us + waited)
 
     return _each_collective(job, changed)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -317,15 +318,11 @@ def _with_late_peers(run: TraceRun, step: int, job: ObservedJob, own: Platform |
         for s in clean_steps(run)
         if s != step
     ]
-    known: dict[tuple[str, str, float], float] = {}
 
+    @cache
     def longest_us(c: Collective) -> float:
-        key = c.group, c.kind, c.bytes
-        if key not in known:
-            estimate = estimate_collective(job.job, own, c) if own else None
-            sigmas = INTERVAL_SIGMAS * estimate.spread if estimate else 0.0
-            known[key] = estimate.time_us * math.exp(sigmas) if estimate else math.inf
-        return known[key]
+        estimate = estimate_collective(job.job, own, c) if own else None
+        return estimate.time_us * math.exp(INTERVAL_SIGMAS * estimate.spread) if estimate else math.inf
 
     late = {
         r.rank: host_delay_us((_sized_calls(job, o, r.rank) for o in others), longest_us) for r in run.ranks
