@@ -27,7 +27,7 @@ class Bound:
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
-        self._known: dict[tuple[object, ...], tuple[Pass, float]] = {}
+        self._known: dict[tuple[object, ...], float] = {}
 
     def us(self, document: Mapping[str, Any], settings: Mapping[str, Setting], where: str) -> float:
         """A lower bound of the step; zero where nothing is known about the workload."""
@@ -53,12 +53,12 @@ class Bound:
     def _pass_us(self, work: Pass, spans: Mapping[str, tuple[int, ...]]) -> float:
         """Kernels one after the other, and messages that nothing overlaps with."""
         waited = {m: n for m, n in work.messages.items() if not m.concurrent and not m.hidden}
-        key = (id(work), *(spans[axis] for axis in dict.fromkeys(m.axis for m in waited)))
+        key = (work, *(spans[axis] for axis in dict.fromkeys(m.axis for m in waited)))
         if key not in self._known:
             conditions = self.platform.conditions
             known = conditions.known_kernels(work.kernels)
             us = sum(n * known[kernel].estimate.time_us for kernel, n in work.kernels.items())
             for m, n in waited.items():
                 us += n * conditions.collective(m.axis, m.kind, m.bytes, spans[m.axis], m.copies).time_us
-            self._known[key] = (work, us)  # keeps the pass, whose identity is the key
-        return self._known[key][1]
+            self._known[key] = us
+        return self._known[key]

@@ -88,7 +88,7 @@ def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 
         gradients=parameters,
         optimizer_state=float(training.state_bytes * elements * states),
         tables=tables,
-        activations=float(sum(s.bytes for s in tape.saved.values())),
+        activations=float(sum(s.bytes for s in tape.saved)),
         buckets=parameters if replicas > 1 else 0.0,
     )
     return made if tape.lifetimes is None else _followed(made, tape, training)

@@ -36,7 +36,7 @@ class Blocks:
             "world": tuple(range(s.ranks)),
         }
         self.tensors = tensors_between(c)
-        self._passes: dict[int, tuple[Pass, tuple[Op, ...]]] = {}
+        self._passes: dict[Pass, tuple[Op, ...]] = {}
 
     def collective(
         self,
@@ -68,9 +68,9 @@ class Blocks:
     def of(self, work: Pass, phase: str, label: str) -> tuple[Op, ...]:
         """The operators of a pass: its kernels with hidden messages concurrent with them, then messages that
         compute waits for, then those concurrent with which part of its kernels run."""
-        if id(work) not in self._passes:
-            self._passes[id(work)] = (work, tuple(self._ops(work, phase, label)))
-        return self._passes[id(work)][1]
+        if work not in self._passes:
+            self._passes[work] = tuple(self._ops(work, phase, label))
+        return self._passes[work]
 
     def _ops(self, work: Pass, phase: str, label: str) -> list[Op]:
         alone = Counter(work.kernels)

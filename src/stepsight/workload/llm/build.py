@@ -111,8 +111,8 @@ class _Made:
     """What stages with the same work share: blocks by all that decides them, and merged passes."""
 
     blocks: dict[tuple[object, ...], Block] = field(default_factory=dict)
-    passes: dict[tuple[int, str], Pass] = field(default_factory=dict)
-    unpaired: dict[int, Pass] = field(default_factory=dict)
+    passes: dict[tuple[PieceWork, str], Pass] = field(default_factory=dict)
+    unpaired: dict[Pass, Pass] = field(default_factory=dict)
     transfers: dict[tuple[str, int, bool], Op] = field(default_factory=dict)
 
 
@@ -172,7 +172,7 @@ class _Stage:
     def _block(self, item: Item) -> Block:
         """The pass of an item; passes that do the same are one object."""
         key = (
-            item.kind, id(self.works[item.piece]), item.kind == "F" and item.micro_batch == 0,
+            item.kind, self.works[item.piece], item.kind == "F" and item.micro_batch == 0,
             self._is_last(item), self._unpaired(item),
         )  # fmt: skip
         if key not in self.made.blocks:
@@ -228,12 +228,12 @@ class _Stage:
     def _compute(self, work: Pass, phase: str, label: str, item: Item) -> None:
         """A pass of a micro-batch, overlapped with another one except where the pipeline fills or drains."""
         if self._unpaired(item):
-            work = self.made.unpaired.setdefault(id(work), work.without_overlap())
+            work = self.made.unpaired.setdefault(work, work.without_overlap())
         self.ops += self.blocks.of(work, phase, label)
 
     def _merged(self, item: Item, runs: tuple[Run, ...]) -> Pass:
         """A whole piece as one pass; with zero-bubble the weights' gradients apart."""
-        key = (id(self.works[item.piece]), item.kind)
+        key = (self.works[item.piece], item.kind)
         if key not in self.made.passes:
             total = Pass()
             for run in runs:

@@ -25,7 +25,7 @@ FROZEN = (Role.WGRAD, Role.ACCUMULATE, Role.BIAS)
 """Roles of kernels that a pass through frozen weights leaves out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LayerWork:
     """What a layer does with one micro-batch, and the parameters it holds (without and of experts)."""
 

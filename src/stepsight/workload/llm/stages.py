@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,7 +17,7 @@ Kind = tuple[bool, str]
 """Whether a layer has experts, and its only block in a hybrid model."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PieceWork:
     """A piece's passes, cut into runs of layers, and its parameters (without experts, and experts).
 
@@ -130,10 +131,7 @@ def _encoder_layers(c: LanguageConfig, modes: Sequence[str]) -> list[LayerWork]:
 def _run(label: str, works: list[LayerWork], direction: str) -> Run:
     """Identical neighbours are counted instead of added up one by one."""
     total = Pass()
-    counted: dict[int, tuple[LayerWork, int]] = {}
-    for w in works:
-        counted[id(w)] = (w, counted.get(id(w), (w, 0))[1] + 1)
-    for w, n in counted.values():
+    for w, n in Counter(works).items():
         total += (w.forward if direction == "forward" else w.backward).times(n)
     experts = sum(w.expert_parameters for w in works)
     return Run(label, total, sum(w.parameters for w in works) + experts, len(works), experts)

@@ -35,7 +35,7 @@ class Message:
     copies: Copies | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pass:
     """Kernels and messages by count, and the bytes kept for the backward pass.
 

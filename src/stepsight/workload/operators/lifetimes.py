@@ -55,16 +55,16 @@ class Lifetimes:
 
     clock: int = 0
     _fresh: bool = True
-    _born: dict[int, tuple[Storage, int]] = field(default_factory=dict)
-    _last: dict[int, int] = field(default_factory=dict)
-    _kept: dict[int, Storage] = field(default_factory=dict)
+    _born: dict[Storage, int] = field(default_factory=dict)
+    _last: dict[Storage, int] = field(default_factory=dict)
+    _kept: set[Storage] = field(default_factory=set)
 
     def opened(self) -> None:
         """A host operator begins: what is made before its first call is that call's."""
         self._fresh = True
 
     def born(self, storage: Storage) -> None:
-        self._born[id(storage)] = (storage, self.clock + self._fresh)
+        self._born[storage] = self.clock + self._fresh
 
     def called(self, inputs: Sequence[Tensor]) -> None:
         self.clock += 1
@@ -73,23 +73,22 @@ class Lifetimes:
 
     def used(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
-            self._last[id(tensor.storage)] = self.clock
+            self._last[tensor.storage] = self.clock
 
     def made(self, tensor: Tensor) -> None:
         """The result of the call just made."""
-        known = self._born.get(id(tensor.storage))
-        if known is not None and id(tensor.storage) not in self._last:
-            self._born[id(tensor.storage)] = (tensor.storage, self.clock)
+        if tensor.storage in self._born and tensor.storage not in self._last:
+            self._born[tensor.storage] = self.clock
 
     def keep(self, tensor: Tensor) -> None:
         """It lives until the end of the step: a parameter's gradient."""
-        self._kept[id(tensor.storage)] = tensor.storage
+        self._kept.add(tensor.storage)
 
     def events(self) -> list[tuple[int, int, int, int]]:
         """(time, 0 made or 1 dropped, number, bytes) in order; what is kept is never dropped."""
         found = []
-        for number, (key, (storage, made)) in enumerate(self._born.items()):
-            kept, last = key in self._kept, self._last.get(key)
+        for number, (storage, made) in enumerate(self._born.items()):
+            kept, last = storage in self._kept, self._last.get(storage)
             if storage.persistent or (last is None and not kept):
                 continue
             found.append((made, 0, number, storage.bytes))

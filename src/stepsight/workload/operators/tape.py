@@ -9,6 +9,7 @@ are ready) and adds gradients that meet at a tensor.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Tape:
         self.label = ""
         self.ops: list[Op] = []
         self.parameters: list[Tensor] = []
-        self.saved: dict[int, Storage] = {}
+        self.saved: set[Storage] = set()
         self.marks: dict[str, int] = {}
         self.on_grad_ready: Callable[[Tensor], None] | None = None
         self.grad_enabled = True
@@ -80,7 +81,7 @@ class Tape:
         self._pending: list[Wait] = []
         self._sequence = count()
         self._open: _OpenOp | None = None
-        self._casts: dict[int, Tensor] = {}
+        self._casts: dict[Tensor, Tensor] = {}
         self._just_saved: list[Tensor] = []
         self.lifetimes = lifetimes.begin()
 
@@ -200,7 +201,7 @@ class Tape:
         """These are kept until the backward pass reads them."""
         for tensor in tensors:
             if not tensor.storage.persistent and self.phase == "forward":
-                self.saved[id(tensor.storage)] = tensor.storage
+                self.saved.add(tensor.storage)
             self._just_saved.append(tensor)
 
     def record(
@@ -217,10 +218,10 @@ class Tape:
 
     def known_cast(self, tensor: Tensor) -> Tensor | None:
         """What autocast has cached for this parameter."""
-        return self._casts.get(id(tensor))
+        return self._casts.get(tensor)
 
     def remember_cast(self, tensor: Tensor, cast: Tensor) -> None:
-        self._casts[id(tensor)] = cast
+        self._casts[tensor] = cast
 
     def forget_casts(self) -> None:
         """Leaving the autocast region clears its cache of cast parameters."""
@@ -231,14 +232,14 @@ class Tape:
         if root.node is None:
             return
         waiting = _dependencies(root.node)
-        buffers: dict[int, list[Tensor | None]] = {id(root.node): [None] * len(root.node.outputs)}
-        buffers[id(root.node)][root.output] = grad
+        buffers: dict[Node, list[Tensor | None]] = {root.node: [None] * len(root.node.outputs)}
+        buffers[root.node][root.output] = grad
         order = count()
         ready: list[tuple[float, int, Node]] = [(-root.node.sequence, next(order), root.node)]
         before, self.grad_enabled = self.grad_enabled, False
         while ready:
             _, _, node = heapq.heappop(ready)
-            grads = buffers.pop(id(node), [None] * len(node.outputs))
+            grads = buffers.pop(node, [None] * len(node.outputs))
             with self.op(EVALUATE + node.name):
                 if node.leaf is not None:
                     if grads[0] is not None and node.leaf.parameter:
@@ -251,11 +252,11 @@ class Tape:
                     if edge is None:
                         continue
                     target, slot = edge
-                    buffer = buffers.setdefault(id(target), [None] * len(target.outputs))
+                    buffer = buffers.setdefault(target, [None] * len(target.outputs))
                     if result is not None:
                         buffer[slot] = self._add(buffer[slot], result)
-                    waiting[id(target)] -= 1
-                    if waiting[id(target)] == 0:
+                    waiting[target] -= 1
+                    if waiting[target] == 0:
                         heapq.heappush(ready, (-target.sequence, next(order), target))
         self.grad_enabled = before
 
@@ -311,7 +312,7 @@ class Tape:
     def checkpoint(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """``function(x)`` keeping only ``x``: the backward pass runs it again before its gradient."""
         self.grad_enabled = False
-        kept = dict(self.saved)
+        kept = set(self.saved)
         made = function(x)
         self.saved = kept
         self.save(x)
@@ -336,18 +337,13 @@ class Tape:
         return RankProgram(tuple(self.ops), name)
 
 
-def _dependencies(root: Node) -> dict[int, int]:
+def _dependencies(root: Node) -> Counter[Node]:
     """How many gradients each node waits for."""
-    waiting: dict[int, int] = {}
-    seen = {id(root)}
+    waiting: Counter[Node] = Counter()
     stack = [root]
     while stack:
-        for edge in stack.pop().edges:
-            if edge is None:
-                continue
-            target = edge[0]
-            waiting[id(target)] = waiting.get(id(target), 0) + 1
-            if id(target) not in seen:
-                seen.add(id(target))
+        for target in (edge[0] for edge in stack.pop().edges if edge is not None):
+            waiting[target] += 1
+            if waiting[target] == 1 and target is not root:
                 stack.append(target)
     return waiting

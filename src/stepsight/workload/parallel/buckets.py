@@ -43,7 +43,7 @@ class Reducer:
     buckets: list[list[Tensor]]
     group: str = "world"
     _left: list[int] = field(default_factory=list)
-    _bucket_of: dict[int, int] = field(default_factory=dict)
+    _bucket_of: dict[Tensor, int] = field(default_factory=dict)
     _next: int = 0
     _started: list[int] = field(default_factory=list)
 
@@ -58,13 +58,13 @@ class Reducer:
         reducer._left = [len(bucket) for bucket in indices]
         for b, bucket in enumerate(reducer.buckets):
             for parameter in bucket:
-                reducer._bucket_of[id(parameter)] = b
+                reducer._bucket_of[parameter] = b
         return reducer
 
     def grad_ready(self, parameter: Tensor) -> None:
         """The gradient is scaled by 1/ranks into its bucket; a full bucket is reduced."""
         self.tape.call("aten::mul", (parameter,), pointwise_kernel("mul", (parameter,), parameter))
-        self._left[self._bucket_of[id(parameter)]] -= 1
+        self._left[self._bucket_of[parameter]] -= 1
         while self._next < len(self.buckets) and self._left[self._next] == 0:
             size = sum(p.bytes for p in self.buckets[self._next])
             self._next += 1
