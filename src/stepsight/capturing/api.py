@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from stepsight.capturing.ranks import Capturing
-from stepsight.capturing.request import Assumptions, Request, request
+from stepsight.capturing.request import Assumptions, request
 from stepsight.capturing.step import CapturedStep
 from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.gpus import load_gpu
@@ -54,57 +53,46 @@ def _whole_nodes(world: int, per_node: int) -> None:
         )  # fmt: skip
 
 
-_sessions: list[Any] = []
-"""A process has one fake GPU."""
+_captured: list[str] = []
+"""What this process has captured: it has one fake GPU."""
 
 
 class CapturedBlock:
     """Holds ``step`` after its block; hand it to `stepsight.predict` with a platform."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        Assumptions.read(request.assume)
-        self._step: CapturedStep | None = None
+    def __init__(self) -> None:
+        self.found: CapturedStep | None = None
 
     @property
     def step(self) -> CapturedStep:
-        if self._step is None:
+        if self.found is None:
             raise StepsightError(
                 "no step was captured: the block must take more optimizer steps than warm-up"
             )
-        return self._step
-
-    def __enter__(self) -> CapturedBlock:
-        from stepsight.capturing.session import Session
-
-        if _sessions:
-            raise StepsightError("this process has captured before; start a new one for another capture")
-        self.session = Session(self.request)
-        _sessions.append(self.session)
-        self.session.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        from stepsight.capturing.boundaries import StepsRecordedError
-
-        self.session.__exit__(kind, error, trace)
-        if self.session.captured is not None:
-            answers = {0: self.session.captured}
-            self._step = Capturing(self.request, answers=answers).step(self.request.script, [0])
-        return isinstance(error, StepsRecordedError)
+        return self.found
 
 
+@contextmanager
 def capture_block(
     world: int = 1, gpu: str = "H100-SXM-80G", *, per_node: int = 8, warmup: int = 2, steps: int = 1,
     assume: Mapping[str, float] | None = None,
-) -> CapturedBlock:  # fmt: skip
+) -> Iterator[CapturedBlock]:  # fmt: skip
     """A context whose block is captured as rank 0 of ``world`` ranks on this GPU."""
     assumed = [f"{name}={value}" for name, value in (assume or {}).items()]
-    return CapturedBlock(
-        request(
-            load_gpu(gpu), "captured block", world=world, per_node=per_node, warmup=warmup, steps=steps,
-            assume=assumed,
-        )
+    asked = request(
+        load_gpu(gpu), "captured block", world=world, per_node=per_node, warmup=warmup, steps=steps,
+        assume=assumed,
     )  # fmt: skip
+    from stepsight.capturing.boundaries import StepsRecordedError
+    from stepsight.capturing.session import Session
+
+    if _captured:
+        raise StepsightError("this process has captured before; start a new one for another capture")
+    session, block = Session(asked), CapturedBlock()
+    _captured.append(asked.script)
+    try:
+        with session, suppress(StepsRecordedError):
+            yield block
+    finally:
+        if session.captured is not None:
+            block.found = Capturing(asked, answers={0: session.captured}).step(asked.script, [0])

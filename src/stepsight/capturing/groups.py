@@ -69,8 +69,7 @@ def _install_creation(world: World) -> None:
 
     def init_process_group(
         backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1,
-        rank: int = -1, store: Any = None, group_name: str = "", pg_options: Any = None,
-        device_id: Any = None, **_: Any,
+        rank: int = -1, *_: Any, **__: Any,
     ) -> None:  # fmt: skip
         size = world_size if world_size > 0 else int(os.environ["WORLD_SIZE"])
         me = rank if rank >= 0 else int(os.environ["RANK"])
@@ -78,20 +77,14 @@ def _install_creation(world: World) -> None:
         world.groups.append(("world", tuple(range(size))))
         real_init(BACKEND, store=FakeStore(), rank=me, world_size=size)
 
-    def new_group(
-        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None,
-        use_local_synchronization: bool = False, group_desc: Any = None, **_: Any,
-    ) -> Any:  # fmt: skip
+    def new_group(ranks: Any = None, *_: Any, group_desc: Any = None, **__: Any) -> Any:
         members = tuple(ranks) if ranks is not None else tuple(range(dist.get_world_size()))
         world.groups.append((str(group_desc or ""), members))
         return real_new(ranks, backend=BACKEND, group_desc=group_desc)
 
-    def get_backend(group: Any = None) -> str:
-        return "nccl"
-
     for module in (dist, c10d):
         module.init_process_group, module.new_group = init_process_group, new_group
-        module.get_backend = get_backend
+        module.get_backend = lambda *_, **__: "nccl"
         module.is_nccl_available = lambda: True
         module.batch_isend_irecv = batch_messages
         module.monitored_barrier = lambda *_, **__: None

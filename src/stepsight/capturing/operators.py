@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -165,6 +166,7 @@ OPERATOR = "aten::scaled_dot_product_attention"
 
 
 def install_attention(capability: tuple[int, int]) -> None:
+    """scaled_dot_product_attention takes the kernel that a GPU of this capability would."""
     plain = functional.scaled_dot_product_attention
 
     def attention(
@@ -176,94 +178,94 @@ def install_attention(capability: tuple[int, int]) -> None:
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         with torch._C._profiler._RecordFunctionFast(OPERATOR):
-            return _on_gpu(
-                plain, capability, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-            )
+            one = _Attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+            return one.run(capability, gqa=enable_gqa)
 
     functional.scaled_dot_product_attention = attention
     torch._C._nn.scaled_dot_product_attention = attention
     torch._fused_sdp_choice = lambda *_, **__: 1
 
 
-def _on_gpu(
-    plain: Callable[..., torch.Tensor], capability: tuple[int, int], q: torch.Tensor, k: torch.Tensor,
-    v: torch.Tensor, mask: torch.Tensor | None, dropout: float, causal: bool, scale: float | None, gqa: bool,
-) -> torch.Tensor:  # fmt: skip
-    if torch.is_autocast_enabled("cuda"):
-        dtype = torch.get_autocast_dtype("cuda")
-        q, k, v = (t.to(dtype) if t.dtype == torch.float32 else t for t in (q, k, v))
-        if mask is not None and mask.dtype == torch.float32:
-            mask = mask.to(dtype)
-    four = q.dim() == 4 and k.dim() == 4
-    if four and _flash_fits(capability, q, k, v, mask, causal):
-        return _flash(q, k, v, dropout, causal, scale)
-    if gqa and four:
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-        v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-    if four and torch.backends.cuda.mem_efficient_sdp_enabled() and q.dtype in (*HALF, torch.float32):
-        return _memory_efficient(q, k, v, mask, dropout, causal, scale)
-    return _plain_products(q, k, v, mask, dropout, causal, scale)
+@dataclass(slots=True)
+class _Attention:
+    """One call, by the conditions of torch's sdp_utils."""
 
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    mask: torch.Tensor | None
+    dropout: float
+    causal: bool
+    scale: float | None
 
-def _flash_fits(
-    capability: tuple[int, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    mask: torch.Tensor | None, causal: bool,
-) -> bool:  # fmt: skip
-    """The conditions of torch's sdp_utils: half precision, no mask, head size to 256, sm_80 or newer."""
-    return (
-        torch.backends.cuda.flash_sdp_enabled()
-        and mask is None
-        and q.dtype in HALF
-        and q.shape[-1] == v.shape[-1] <= 256
-        and capability >= (8, 0)
-        and not (causal and q.shape[-2] != k.shape[-2])
-    )
+    def run(self, capability: tuple[int, int], *, gqa: bool) -> torch.Tensor:
+        if torch.is_autocast_enabled("cuda"):
+            dtype = torch.get_autocast_dtype("cuda")
+            self.q, self.k, self.v = (
+                t.to(dtype) if t.dtype == torch.float32 else t for t in (self.q, self.k, self.v)
+            )
+            if self.mask is not None and self.mask.dtype == torch.float32:
+                self.mask = self.mask.to(dtype)
+        four = self.q.dim() == 4 and self.k.dim() == 4
+        if four and self._flash_fits(capability):
+            return self._flash()
+        if gqa and four:
+            heads = self.q.shape[1]
+            self.k, self.v = (t.repeat_interleave(heads // t.shape[1], 1) for t in (self.k, self.v))
+        efficient = torch.backends.cuda.mem_efficient_sdp_enabled()
+        if four and efficient and self.q.dtype in (*HALF, torch.float32):
+            return self._memory_efficient()
+        return self._plain_products()
 
+    def _flash_fits(self, capability: tuple[int, int]) -> bool:
+        """Half precision, no mask, head size to 256, sm_80 or newer."""
+        return (
+            torch.backends.cuda.flash_sdp_enabled()
+            and self.mask is None
+            and self.q.dtype in HALF
+            and self.q.shape[-1] == self.v.shape[-1] <= 256
+            and capability >= (8, 0)
+            and not (self.causal and self.q.shape[-2] != self.k.shape[-2])
+        )
 
-def _flash(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout: float, causal: bool, scale: float | None
-) -> torch.Tensor:
-    size = q.shape[-1]
-    if size % 8:  # padded to a multiple of eight and cut again
-        scale = scale if scale is not None else float(size) ** -0.5
-        q, k, v = (functional.pad(t, (0, 8 - size % 8)) for t in (q, k, v))
-    out: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention(
-        q, k, v, dropout, causal, scale=scale
-    )[0]
-    return out[..., :size] if size % 8 else out
+    def _flash(self) -> torch.Tensor:
+        size, scale, inputs = self.q.shape[-1], self.scale, (self.q, self.k, self.v)
+        if size % 8:  # padded to a multiple of eight and cut again
+            scale = scale if scale is not None else float(size) ** -0.5
+            inputs = tuple(functional.pad(t, (0, 8 - size % 8)) for t in inputs)
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        out: torch.Tensor = flash(*inputs, self.dropout, self.causal, scale=scale)[0]
+        return out[..., :size] if size % 8 else out
 
+    def _memory_efficient(self) -> torch.Tensor:
+        q, k, v, mask = self.q, self.k, self.v, self._additive_mask()
+        if mask is not None:
+            length = k.shape[2]
+            if length % 8:  # the kernel reads the mask in rows aligned to eight elements
+                mask = functional.pad(mask, (0, 8 - length % 8))[..., :length]
+            mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], length)
+        needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+        out: torch.Tensor = efficient(q, k, v, mask, needs_grad, self.dropout, self.causal, scale=self.scale)[
+            0
+        ]
+        return out
 
-def _memory_efficient(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout: float,
-    causal: bool, scale: float | None,
-) -> torch.Tensor:  # fmt: skip
-    if mask is not None:
-        if mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-        length = k.shape[2]
-        if length % 8:  # the kernel reads the mask in rows aligned to eight elements
-            mask = functional.pad(mask, (0, 8 - length % 8))[..., :length]
-        mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], length)
-    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-    out: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
-        q, k, v, mask, needs_grad, dropout, causal, scale=scale
-    )[0]
-    return out
+    def _plain_products(self) -> torch.Tensor:
+        """torch's math path: both operands scaled, two products and a softmax."""
+        q, k = self.q, self.k
+        factor = (self.scale if self.scale is not None else float(q.shape[-1]) ** -0.5) ** 0.5
+        if self.causal:
+            self.mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        mask = self._additive_mask()
+        scores: Any = (q * factor) @ (k * factor).transpose(-2, -1)
+        if mask is not None:
+            scores = scores + mask
+        weights = torch.softmax(scores, dim=-1)
+        return torch.dropout(weights, self.dropout, True) @ self.v if self.dropout > 0 else weights @ self.v
 
-
-def _plain_products(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout: float,
-    causal: bool, scale: float | None,
-) -> torch.Tensor:  # fmt: skip
-    """torch's math path: both operands scaled, two products and a softmax."""
-    factor = (scale if scale is not None else float(q.shape[-1]) ** -0.5) ** 0.5
-    if causal:
-        allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-        mask = torch.zeros_like(allowed, dtype=q.dtype).masked_fill_(allowed.logical_not(), float("-inf"))
-    elif mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-    scores: Any = (q * factor) @ (k * factor).transpose(-2, -1)
-    if mask is not None:
-        scores = scores + mask
-    weights = torch.softmax(scores, dim=-1)
-    return torch.dropout(weights, dropout, True) @ v if dropout > 0 else weights @ v
+    def _additive_mask(self) -> torch.Tensor | None:
+        if self.mask is None or self.mask.dtype != torch.bool:
+            return self.mask
+        allowed = torch.zeros_like(self.mask, dtype=self.q.dtype)
+        return allowed.masked_fill_(self.mask.logical_not(), float("-inf"))

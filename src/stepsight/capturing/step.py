@@ -159,7 +159,7 @@ class StepFile(msgspec.Struct, omit_defaults=True):
     programs: list[ProgramRow]
     program_of_rank: list[int]
     groups: dict[str, list[list[int]]]
-    memory: list[dict[str, Any]] = []
+    memory: list[RankMemoryUse] = []
     steps: int = 1
     guessed: dict[str, int] = {}
     assumed: dict[str, int] = {}
@@ -181,29 +181,22 @@ def encode_program(program: RankProgram) -> ProgramRow:
     kernels: dict[Kernel, int] = {}
     ops = []
     for op in program.ops:
-        ops.append(
-            OpRow(
-                names.setdefault(op.name, len(names)),
-                [kernels.setdefault(k, len(kernels)) for k in op.kernels],
-                _collective_row(op.collective) if op.collective else None,
-                [(w.waiter, w.on) for w in op.waits],
-                op.blocks_host,
-                op.phase,
-                op.cuda_graph,
-            )
+        c, row = op.collective, None
+        if c is not None:
+            sizes = c.send_bytes.tolist() if c.send_bytes is not None else None
+            row = CollectiveRow(c.kind, c.bytes, c.group, c.stream, c.dtype, c.name, list(c.after), sizes)
+        launched = [kernels.setdefault(k, len(kernels)) for k in op.kernels]
+        waits = [(w.waiter, w.on) for w in op.waits]
+        name = names.setdefault(op.name, len(names))
+        ops.append(OpRow(name, launched, row, waits, op.blocks_host, op.phase, op.cuda_graph))
+    rows = [
+        KernelRow(
+            k.family, k.dtype, k.stream, k.operator, [(name, float(value)) for name, value in k.dims],
+            _lookup_row(k.lookup), k.size_spread,
         )
-    rows = [_kernel_row(k) for k in kernels]
+        for k in kernels
+    ]  # fmt: skip
     return ProgramRow(program.name, list(names), rows, ops)
-
-
-def _kernel_row(k: Kernel) -> KernelRow:
-    dims = [(name, float(value)) for name, value in k.dims]
-    return KernelRow(k.family, k.dtype, k.stream, k.operator, dims, _lookup_row(k.lookup), k.size_spread)
-
-
-def _collective_row(c: Collective) -> CollectiveRow:
-    sizes = c.send_bytes.tolist() if c.send_bytes is not None else None
-    return CollectiveRow(c.kind, c.bytes, c.group, c.stream, c.dtype, c.name, list(c.after), sizes)
 
 
 def _lookup_row(lookup: Lookup | None) -> dict[str, Any] | None:
@@ -225,38 +218,31 @@ def _lookup(row: dict[str, Any] | None) -> Lookup | None:
 
 
 def decode_program(row: ProgramRow) -> RankProgram:
-    for k in row.kernels:
-        if not all(math.isfinite(value) and 0 <= value <= _MOST for _, value in k.dims):
-            raise ValueError(f"kernel {k.name!r} has a size that cannot be")
-        if not 0 <= k.size_spread <= _MOST_SPREAD:
-            raise ValueError(f"kernel {k.name!r} has a spread that cannot be")
-    kernels = [
-        Kernel(
-            k.family,
-            tuple(k.dims),
-            k.dtype,
-            k.stream or COMPUTE,
-            k.name,
-            _lookup(k.lookup),
-            size_spread=k.size_spread,
-            kind=classify(k.family, k.name),
-        )
-        for k in row.kernels
-    ]
+    kernels = [_kernel(k) for k in row.kernels]
     ops = []
     for op in row.ops:
         name, launched = row.names[op.name], tuple(kernels[i] for i in op.kernels)
         collective = _collective(op.collective) if op.collective else None
-        launches = len(launched) + (collective is not None)
         eager = op.phase in ("forward", "backward") and not name.startswith(_OWN_HOST_TIMES)
         ops.append(
             Op(
                 name, launched, collective, tuple(Wait(waiter, on) for waiter, on in op.waits),
                 op.blocks_host, op.phase, cuda_graph=op.cuda_graph, framework=_EAGER if eager else "",
-                launches=launches if eager else 0,
+                launches=len(launched) + (collective is not None) if eager else 0,
             )
         )  # fmt: skip
     return RankProgram(tuple(ops), row.name)
+
+
+def _kernel(k: KernelRow) -> Kernel:
+    if not all(math.isfinite(value) and 0 <= value <= _MOST for _, value in k.dims):
+        raise ValueError(f"kernel {k.name!r} has a size that cannot be")
+    if not 0 <= k.size_spread <= _MOST_SPREAD:
+        raise ValueError(f"kernel {k.name!r} has a spread that cannot be")
+    return Kernel(
+        k.family, tuple(k.dims), k.dtype, k.stream or COMPUTE, k.name, _lookup(k.lookup),
+        size_spread=k.size_spread, kind=classify(k.family, k.name),
+    )  # fmt: skip
 
 
 def _collective(c: CollectiveRow) -> Collective:
@@ -273,7 +259,7 @@ def encode(step: CapturedStep) -> bytes:
             FORMAT, VERSION, step.name, step.gpu, [encode_program(p) for p in job.programs],
             list(job.program_of_rank),
             {name: [list(g.ranks) for g in sets] for name, sets in job.groups.items()},
-            [msgspec.to_builtins(m) for m in step.memory], step.steps, dict(step.guessed or {}),
+            list(step.memory), step.steps, dict(step.guessed or {}),
             dict(step.assumed or {}), list(step.notes), step.torch, step.samples,
         )
     )  # fmt: skip
@@ -332,12 +318,11 @@ def decode(content: bytes, where: str) -> CapturedStep:
             {name: tuple(Group(f"{name} {i}" if len(sets) > 1 else name, tuple(ranks))
                          for i, ranks in enumerate(sets)) for name, sets in row.groups.items()},
         )  # fmt: skip
-        memory = tuple(msgspec.convert(m, RankMemoryUse) for m in row.memory)
-    except (IndexError, KeyError, TypeError, ValueError, msgspec.ValidationError, StepsightError) as error:
+    except (IndexError, KeyError, TypeError, ValueError, StepsightError) as error:
         raise InputError(where, f"does not hold together: {error}", fix) from None
     return CapturedStep(
-        row.name, row.gpu, job, memory, row.steps, row.guessed, row.assumed, tuple(row.notes), row.torch,
-        row.samples, row.replicated,
+        row.name, row.gpu, job, tuple(row.memory), row.steps, row.guessed, row.assumed, tuple(row.notes),
+        row.torch, row.samples, row.replicated,
     )  # fmt: skip
 
 
