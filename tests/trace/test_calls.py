@@ -145,14 +145,6 @@ def test_both_gradients_of_a_convolution_are_timed_together() -> None:
     assert sum(seen.share for _, seen in parts) == pytest.approx(1.0)
 
 
-def test_a_convolutions_stride_shows_in_what_reads_its_result() -> None:
-    made = Made()
-    made.op("aten::cudnn_convolution", 0, 50, [[32, 512, 28, 28], [1024, 512, 1, 1]])
-    made.launch(10, 5, "volta_scudnn_128x128_relu_gemm", 20, 500)
-    made.op("aten::cudnn_batch_norm", 60, 20, [[32, 1024, 14, 14], [1024]])
-    assert sized(made)[0][0].dim("stride") == 2
-
-
 def test_a_convolution_of_unknown_stride_keeps_its_measured_time() -> None:
     dims = [[32, 512, 28, 28], [1024, 512, 1, 1]]
     ((k, seen),) = observed("aten::cudnn_convolution", dims, "volta_scudnn_gemm")
@@ -218,9 +210,9 @@ def test_packed_sequences_of_different_length_keep_their_measured_time() -> None
     assert k.sizing is Sizing.UNKNOWN and seen.opaque
 
 
-def test_a_function_of_another_library_keeps_its_measured_time() -> None:
-    ((k, seen),) = observed("ScaledMaskedSoftmax", [[4, 8, 128, 128]], "scaled_masked_softmax_warp_forward")
-    assert k.sizing is Sizing.UNKNOWN and seen.opaque
+def test_a_function_of_another_library_is_what_its_only_kernel_says() -> None:
+    k = kernel("ScaledMaskedSoftmax", [[4, 8, 128, 128]], "scaled_masked_softmax_warp_forward<float>")
+    assert (k.family, k.dim("rows"), k.dim("cols")) == ("softmax", 4 * 8 * 128, 128)
 
 
 def test_communication_of_other_libraries_keeps_its_time() -> None:

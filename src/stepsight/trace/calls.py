@@ -20,6 +20,7 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.tables import op_class
 from stepsight.program.aten.call import Precision
 from stepsight.program.aten.products import attention_kernel
+from stepsight.program.aten.rows import row_kernel
 from stepsight.program.aten.table import lower
 from stepsight.program.job import Kernel, Sizing
 from stepsight.program.observation import Observation
@@ -41,8 +42,6 @@ from stepsight.trace.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.lookups import Lookups
 from stepsight.trace.operators import fact, tensors_of, traced_call
 
-_FOLLOWING = 24
-"""Operators after a call that are looked at for the size of its result."""
 _OTHER_COMMUNICATION = re.compile(
     r"multimem_|symm_mem::|nvshmem|cross_device_reduce|deep_ep|(one|two)_?shot_all_?reduce|custom_all_?reduce",
     re.IGNORECASE,
@@ -52,6 +51,7 @@ _ATTENTION_OP = re.compile(r"flash_?att|scaled_dot_product|efficient_attention|f
 _IN_PART = re.compile(r"slice|split|select|embedding|index")
 """What Inductor names fused kernels by when they read or write a part of a tensor."""
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose", re.IGNORECASE)
+_ROWS = frozenset({"softmax", "softmax_backward", "layer_norm", "layer_norm_backward", "layer_norm_weights"})
 Sized = tuple[Kernel | None, int]
 """A launched kernel's work, and the number of the group of kernels that share it."""
 
@@ -62,8 +62,6 @@ class Call:
 
     op: Event
     kernels: tuple[Event, ...]
-    following: tuple[Event, ...] = ()
-    """The operators that begin next on its thread: they read what it made."""
 
     @cached_property
     def sized(self) -> list[tuple[Kernel | None, float]]:
@@ -83,21 +81,7 @@ class Call:
         op, names = self.op, tuple(event.name for event in self.kernels)
         if any(map(_communicates, (op.name, *names))):
             return [(None, i) for i in range(len(names))]
-        result = self._result() if "conv" in op.name or "pool" in op.name else ()
-        lowered = _lowered(op, names, result)
-        return _matched(lowered, names)
-
-    def _result(self) -> tuple[int, ...]:
-        """What the first operator after it reads that has an image's sizes."""
-        inputs = [t.shape for t in tensors_of(self.op) if len(t.shape) == 4]
-        if not inputs:
-            return ()
-        channels = inputs[1][0] if "conv" in self.op.name and len(inputs) > 1 else inputs[0][1]
-        for op in self.following:
-            for tensor in tensors_of(op):
-                if len(tensor.shape) == 4 and tensor.shape[:2] == (inputs[0][0], channels):
-                    return tensor.shape
-        return ()
+        return _matched(_lowered(op, names), names)
 
 
 class Calls:
@@ -151,9 +135,7 @@ class Calls:
         if op not in self._made:
             ops, launches = self.linked.ops, self.linked.launches
             kernels = tuple(launches[i].gpu[position] for i, position in self._members[op])
-            later = ops[op + 1 : op + 1 + _FOLLOWING]
-            following = tuple(e for e in later if e.tid == ops[op].tid and e.ts >= ops[op].end)
-            self._made[op] = Call(ops[op], kernels, following)
+            self._made[op] = Call(ops[op], kernels)
         return self._made[op]
 
 
@@ -185,7 +167,7 @@ def _communicates(name: str) -> bool:
     return _OTHER_COMMUNICATION.search(name) is not None
 
 
-def _lowered(op: Event, names: tuple[str, ...], result: tuple[int, ...]) -> tuple[Kernel, ...]:
+def _lowered(op: Event, names: tuple[str, ...]) -> tuple[Kernel, ...]:
     """The kernels that the operator's call launches; none where no table knows it."""
     if op.args.kernel_backend == "triton" or (len(names) == 1 and names[0].startswith("triton")):
         return _triton(op)
@@ -194,9 +176,9 @@ def _lowered(op: Event, names: tuple[str, ...], result: tuple[int, ...]) -> tupl
     strided = not products and any(map(computes_indices, names))
     if _ATTENTION_OP.search(op.name):
         return _attention(op)
-    call = traced_call(op, strided=strided, result=result)
+    call = traced_call(op, strided=strided)
     if call is None:
-        return ()
+        return _custom(op, names)
     try:
         kernels = lower(call, Precision(tf32, tf32)).kernels
     except (KeyError, IndexError, ValueError, TypeError):
@@ -234,6 +216,28 @@ def _triton(op: Event) -> tuple[Kernel, ...]:
             read_bytes=float(sum(touched) - written), write_bytes=float(max(written, 1)),
         ),
     )  # fmt: skip
+
+
+def _custom(op: Event, names: tuple[str, ...]) -> tuple[Kernel, ...]:
+    """A function of another library that launches one kernel whose name states what it does."""
+    tensors = tensors_of(op)
+    working = [name for name in names if STREAM not in kinds_of(name)] or list(names)
+    kinds = kinds_of(working[0]) if len(set(working)) == 1 else ()
+    if not tensors or not kinds:
+        return ()
+    kind, largest = kinds[0], max(tensors, key=lambda t: t.elements)
+    if kind in _ROWS:
+        return (replace(row_kernel(kind, largest), operator=op.name),)
+    if kind == STREAM and len(names) == 1:
+        out = largest
+        reads = float(sum(t.bytes for t in tensors))
+        return (
+            Kernel.of(
+                "elementwise", out.dtype, operator=op.name, elements=max(out.elements, 1), read_bytes=reads,
+                write_bytes=float(out.bytes),
+            ),
+        )  # fmt: skip
+    return ()
 
 
 def _attention(op: Event) -> tuple[Kernel, ...]:
