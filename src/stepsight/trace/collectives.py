@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stepsight.dtypes import dtype_bytes
@@ -47,8 +46,12 @@ def collective_of(linked: LinkedTrace, launch: Launch, world: int) -> TracedColl
     call names no group."""
     kernel = launch.gpu[0]
     chain = list(linked.chain(launch.op))
-    stated = _stated_by(kernel, chain)
-    kind = _kind_of(kernel, chain, stated)
+    stated = next((e for e in (kernel, *chain) if e.args.collective), None)
+    named = [stated.args.collective] if stated else []
+    named += [e.name for e in chain if e.name.startswith(("nccl:", "c10d::", "_c10d", "c10d_"))]
+    # NCCL has no all_to_all kernel: it shows as grouped sends and receives.
+    kinds = (kind for name in (*named, kernel.name) for kind, held in _BY_NAME if held.search(name))
+    kind = next(kinds, "send_recv")
     size = (stated.args.group_size if stated else -1) or -1
     group_size = size if size > 0 else None
     if stated and stated.args.in_elements >= 0:
@@ -56,13 +59,6 @@ def collective_of(linked: LinkedTrace, launch: Launch, world: int) -> TracedColl
     own = group_size or _stated_group_size(kind, chain)
     found = _from_shapes(kind, _inputs(chain, kind), own or world, kernel)
     return replace(found, group_size=own)
-
-
-def _kind_of(kernel: Event, chain: list[Event], stated: Event | None) -> str:
-    """What kind of collective a NCCL kernel is."""
-    named = [stated.args.collective] if stated else []
-    named += [e.name for e in chain if e.name.startswith(("nccl:", "c10d::", "_c10d", "c10d_"))]
-    return _kind([*named, kernel.name])
 
 
 def _stated_group_size(kind: str, chain: list[Event]) -> int | None:
@@ -76,32 +72,14 @@ def _stated_group_size(kind: str, chain: list[Event]) -> int | None:
     return None
 
 
-def _stated_by(kernel: Event, chain: Iterable[Event]) -> Event | None:
-    return next((e for e in (kernel, *chain) if e.args.collective), None)
-
-
-def _kind(names: list[str]) -> str:
-    for name in names:
-        for kind, pattern in _BY_NAME:
-            if pattern.search(name):
-                # NCCL has no all_to_all kernel: it shows as grouped sends and receives.
-                return kind
-    return "send_recv"
-
-
 def _stated(event: Event, kind: str, group_size: int | None, world: int) -> TracedCollective:
     args = event.args
     dtype = dtype_of(args.dtype)
-    width = dtype_bytes(dtype)
-    elements = max(args.in_elements, args.out_elements)
-    if kind in ("all_to_all", "send_recv", "all_reduce", "broadcast", "reduce"):
-        elements = max(args.in_elements, args.out_elements if kind != "all_to_all" else args.in_elements)
-    group = args.group_name or WORLD
-    if group_size == world:
-        group = WORLD
+    elements = args.in_elements if kind == "all_to_all" else max(args.in_elements, args.out_elements)
+    group = WORLD if group_size == world else args.group_name or WORLD
     listed = tuple(int(x) for x in re.findall(r"\d+", args.group_ranks))
     members = listed if len(listed) == group_size else ()  # long lists are cut short
-    return TracedCollective(kind, float(elements * width), dtype, group, group_size, members)
+    return TracedCollective(kind, float(elements * dtype_bytes(dtype)), dtype, group, group_size, members)
 
 
 def _inputs(chain: list[Event], kind: str) -> list[TensorFact]:
@@ -128,13 +106,5 @@ def _from_shapes(kind: str, tensors: list[TensorFact], world: int, kernel: Event
 
 
 def _dtype_from_kernel(name: str) -> str:
-    for mark, dtype in (
-        ("bf16", "bf16"),
-        ("f16", "fp16"),
-        ("half", "fp16"),
-        ("int8", "int8"),
-        ("uint8", "uint8"),
-    ):
-        if mark in name:
-            return dtype
-    return "fp32"
+    marks = {"bf16": "bf16", "f16": "fp16", "half": "fp16", "uint8": "uint8", "int8": "int8"}
+    return next((dtype for mark, dtype in marks.items() if mark in name), "fp32")
