@@ -243,12 +243,9 @@ def document(prediction: Prediction) -> dict[str, Any]:
         "coverage": msgspec.to_builtins(prediction.coverage),
         "notes": list(prediction.notes),
     }
-    if prediction.energy is not None:
-        result["energy"] = msgspec.to_builtins(prediction.energy)
-    if prediction.language:
-        result["language"] = msgspec.to_builtins(prediction.language)
-    if prediction.embedding:
-        result["embedding"] = msgspec.to_builtins(prediction.embedding)
+    for name in ("energy", "language", "embedding"):
+        if (part := getattr(prediction, name)) is not None:
+            result[name] = msgspec.to_builtins(part)
     if prediction.memory:
         result["memory"] = {
             **memory_document(prediction.memory),

@@ -81,16 +81,10 @@ class LinkedTrace:
         return {op.name for op in self.ops}
 
     @property
-    def allocation_calls(self) -> list[Event]:
-        """The calls that allocate or free device memory."""
-        names = {n for n in {c.name for c in self.trace.runtime} if n.startswith(ALLOCATION_CALLS)}
-        return [c for c in self.trace.runtime if c.name in names] if names else []
-
-    @property
     def allocations(self) -> tuple[FloatArray, FloatArray]:
         """When calls began that allocate or free device memory, and the time spent in them up to each."""
         if self._allocations is None:
-            calls = self.allocation_calls
+            calls = [c for c in self.trace.runtime if c.name.startswith(ALLOCATION_CALLS)]
             spent = np.concatenate([[0.0], np.cumsum([c.dur for c in calls])])
             self._allocations = np.array([c.ts for c in calls]), spent
         return self._allocations
