@@ -145,6 +145,14 @@ def test_both_gradients_of_a_convolution_are_timed_together() -> None:
     assert sum(seen.share for _, seen in parts) == pytest.approx(1.0)
 
 
+def test_a_convolutions_stride_shows_in_what_reads_its_result() -> None:
+    made = Made()
+    made.op("aten::cudnn_convolution", 0, 50, [[32, 512, 28, 28], [1024, 512, 1, 1]])
+    made.launch(10, 5, "volta_scudnn_128x128_relu_gemm", 20, 500)
+    made.op("aten::cudnn_batch_norm", 60, 20, [[32, 1024, 14, 14], [1024]])
+    assert sized(made)[0][0].dim("stride") == 2
+
+
 def test_a_convolution_of_unknown_stride_keeps_its_measured_time() -> None:
     dims = [[32, 512, 28, 28], [1024, 512, 1, 1]]
     ((k, seen),) = observed("aten::cudnn_convolution", dims, "volta_scudnn_gemm")

@@ -42,6 +42,8 @@ from stepsight.trace.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.lookups import Lookups
 from stepsight.trace.operators import fact, tensors_of, traced_call
 
+_FOLLOWING = 24
+"""Operators after a call that are looked at for the size of its result."""
 _OTHER_COMMUNICATION = re.compile(
     r"multimem_|symm_mem::|nvshmem|cross_device_reduce|deep_ep|(one|two)_?shot_all_?reduce|custom_all_?reduce",
     re.IGNORECASE,
@@ -62,6 +64,8 @@ class Call:
 
     op: Event
     kernels: tuple[Event, ...]
+    following: tuple[Event, ...] = ()
+    """The operators that begin next on its thread: they read what it made."""
 
     @cached_property
     def sized(self) -> list[tuple[Kernel | None, float]]:
@@ -81,7 +85,21 @@ class Call:
         op, names = self.op, tuple(event.name for event in self.kernels)
         if any(map(_communicates, (op.name, *names))):
             return [(None, i) for i in range(len(names))]
-        return _matched(_lowered(op, names), names)
+        result = self._result() if "conv" in op.name or "pool" in op.name else ()
+        lowered = _lowered(op, names, result)
+        return _matched(lowered, names)
+
+    def _result(self) -> tuple[int, ...]:
+        """What the first operator after it reads that has an image's sizes."""
+        inputs = [t.shape for t in tensors_of(self.op) if len(t.shape) == 4]
+        if not inputs:
+            return ()
+        channels = inputs[1][0] if "conv" in self.op.name and len(inputs) > 1 else inputs[0][1]
+        for op in self.following:
+            for tensor in tensors_of(op):
+                if len(tensor.shape) == 4 and tensor.shape[:2] == (inputs[0][0], channels):
+                    return tensor.shape
+        return ()
 
 
 class Calls:
@@ -135,7 +153,9 @@ class Calls:
         if op not in self._made:
             ops, launches = self.linked.ops, self.linked.launches
             kernels = tuple(launches[i].gpu[position] for i, position in self._members[op])
-            self._made[op] = Call(ops[op], kernels)
+            later = ops[op + 1 : op + 1 + _FOLLOWING]
+            following = tuple(e for e in later if e.tid == ops[op].tid and e.ts >= ops[op].end)
+            self._made[op] = Call(ops[op], kernels, following)
         return self._made[op]
 
 
@@ -167,7 +187,7 @@ def _communicates(name: str) -> bool:
     return _OTHER_COMMUNICATION.search(name) is not None
 
 
-def _lowered(op: Event, names: tuple[str, ...]) -> tuple[Kernel, ...]:
+def _lowered(op: Event, names: tuple[str, ...], result: tuple[int, ...]) -> tuple[Kernel, ...]:
     """The kernels that the operator's call launches; none where no table knows it."""
     if op.args.kernel_backend == "triton" or (len(names) == 1 and names[0].startswith("triton")):
         return _triton(op)
@@ -176,7 +196,7 @@ def _lowered(op: Event, names: tuple[str, ...]) -> tuple[Kernel, ...]:
     strided = not products and any(map(computes_indices, names))
     if _ATTENTION_OP.search(op.name):
         return _attention(op)
-    call = traced_call(op, strided=strided)
+    call = traced_call(op, strided=strided, result=result)
     if call is None:
         return _custom(op, names)
     try:

@@ -1,7 +1,7 @@
 """A traced operator as an `AtenCall`: recorded inputs under the names of its schema, and what it made.
 
-A profiler records the sizes and types of inputs, and scalars since torch 1.13; results follow from them.
-Strides follow from the kernels that ran: PyTorch computes an index
+A profiler records the sizes and types of inputs, and scalars since torch 1.13; results follow from them, or
+from the next operator that reads them. Strides follow from the kernels that ran: PyTorch computes an index
 for every element only where an operand is broadcast or strided.
 """
 
@@ -68,16 +68,18 @@ _COMPARES, _REDUCES = frozenset(_COMPARING.split()), frozenset(_REDUCING.split()
 _ALIASES = {"linear": "mm", "matmul": "mm"}
 
 
-def traced_call(op: Event, *, strided: bool = False) -> AtenCall | None:
+def traced_call(op: Event, *, strided: bool = False, result: tuple[int, ...] = ()) -> AtenCall | None:
     """The library call of an ATen operator; None where its result is not known.
 
-    ``strided``: its kernel computed an index for every element.
+    ``strided``: its kernel computed an index for every element. ``result``: what the next operator read.
     """
-    return _call(op.name, op.sizes_text(), bytes(op.args.types), bytes(op.args.concrete), strided)
+    return _call(op.name, op.sizes_text(), bytes(op.args.types), bytes(op.args.concrete), strided, result)
 
 
 @lru_cache(maxsize=16384)
-def _call(op: str, sizes: bytes, kinds: bytes, concrete: bytes, strided: bool) -> AtenCall | None:
+def _call(
+    op: str, sizes: bytes, kinds: bytes, concrete: bytes, strided: bool, result: tuple[int, ...]
+) -> AtenCall | None:
     name = op.rsplit("::", 1)[-1]
     inputs, places, scalars = _flattened(sizes, kinds), _places(sizes, kinds), listed(concrete)
     if not inputs or not op.startswith("aten::"):
@@ -97,7 +99,7 @@ def _call(op: str, sizes: bytes, kinds: bytes, concrete: bytes, strided: bool) -
         inputs = [*inputs[:kept], *(_transposed(t) for t in inputs[kept:])]
     if name in _UNARY and len(inputs) == 2 and inputs[0] == inputs[1]:
         inputs = inputs[:1]
-    made = _made(name, inputs, arguments, bool(scalars))
+    made = _made(name, inputs, arguments, bool(scalars), result)
     if made is None:
         return None
     if "conv" in name:
@@ -147,14 +149,15 @@ def _product(name: str, places: Sequence[Any]) -> AtenCall | None:
 
 
 def _made(
-    name: str, inputs: Sequence[TensorFact], arguments: Mapping[str, Any], has_scalars: bool
-) -> tuple[TensorFact, ...] | None:
-    """What a call makes; None where its inputs do not tell."""
+    name: str, inputs: Sequence[TensorFact], arguments: Mapping[str, Any], has_scalars: bool,
+    result: tuple[int, ...],
+) -> tuple[TensorFact, ...] | None:  # fmt: skip
+    """What a call makes; None where neither its inputs nor the next operator tell."""
     first = inputs[0]
     if "conv" in name:
-        return _convolved(name, arguments)
+        return _convolved(name, arguments, result)
     if "pool" in name:
-        return _pooled(name, inputs, arguments)
+        return _pooled(name, inputs, arguments, result)
     if name in ("cat", "stack", "_cat"):
         return (fact((sum(t.elements for t in inputs),), first.dtype),)
     if name.rstrip("_") in _REDUCES:
@@ -188,7 +191,9 @@ def _is_axes(value: Any) -> bool:
     return isinstance(value, int) or (isinstance(value, tuple) and all(type(x) is int for x in value))
 
 
-def _convolved(name: str, arguments: Mapping[str, Any]) -> tuple[TensorFact, ...] | None:
+def _convolved(
+    name: str, arguments: Mapping[str, Any], result: tuple[int, ...]
+) -> tuple[TensorFact, ...] | None:
     image, weight = arguments.get("input"), arguments.get("weight")
     if not isinstance(image, TensorFact) or not isinstance(weight, TensorFact):
         return None
@@ -198,7 +203,7 @@ def _convolved(name: str, arguments: Mapping[str, Any]) -> tuple[TensorFact, ...
         return None
     stride, padding, dilation = (arguments.get(key) for key in ("stride", "padding", "dilation"))
     if not (_is_axes(stride) and _is_axes(padding)):
-        return None
+        return (fact(result, image.dtype),) if result[:2] == (image.shape[0], weight.shape[0]) else None
     sides = [
         (size + 2 * _at(padding, i, 0) - _at(dilation, i, 1) * (window - 1) - 1) // max(_at(stride, i, 1), 1)
         + 1
@@ -219,20 +224,21 @@ def _at(values: Any, i: int, default: int) -> int:
 
 
 def _pooled(
-    name: str, inputs: Sequence[TensorFact], arguments: Mapping[str, Any]
+    name: str, inputs: Sequence[TensorFact], arguments: Mapping[str, Any], result: tuple[int, ...]
 ) -> tuple[TensorFact, ...] | None:
     if "backward" in name:
         return (max(inputs, key=lambda t: t.elements),)
     image = inputs[0]
     window = arguments.get("kernel_size")
-    if not _is_axes(window):
+    if _is_axes(window):
+        stride, padding = arguments.get("stride") or window, arguments.get("padding", 0)
+        sides = [
+            (size + 2 * _at(padding, i, 0) - _at(window, i, 1)) // max(_at(stride, i, 1), 1) + 1
+            for i, size in enumerate(image.shape[2:])
+        ]
+        result = (*image.shape[:2], *(max(s, 1) for s in sides))
+    if result[:2] != image.shape[:2] or len(result) != len(image.shape):
         return None
-    stride, padding = arguments.get("stride") or window, arguments.get("padding", 0)
-    sides = [
-        (size + 2 * _at(padding, i, 0) - _at(window, i, 1)) // max(_at(stride, i, 1), 1) + 1
-        for i, size in enumerate(image.shape[2:])
-    ]
-    result = (*image.shape[:2], *(max(s, 1) for s in sides))
     made = fact(result, image.dtype)
     return (made, fact(result, "int64")) if "indices" in name else (made,)
 
