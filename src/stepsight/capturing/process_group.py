@@ -137,7 +137,7 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
     def pg_name(self) -> str:
         return self.group_name
 
-    def _record(
+    def recorded(
         self, kind: str, tensors: Any, bytes_: float, results: Any, *, peer: int = -1, sends: bool = True,
         send_splits: Sequence[float] = (), receive_splits: Sequence[float] = (),
     ) -> RecordedWork:  # fmt: skip
@@ -169,75 +169,76 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
                     self._fill(out, value.clone())
 
     def allreduce(self, tensors: Any, opts: Any = None) -> RecordedWork:
-        return self._record("all_reduce", tensors, bytes_of(tensors), list(tensors))
+        return self.recorded("all_reduce", tensors, bytes_of(tensors), list(tensors))
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Any, opts: Any = None) -> RecordedWork:
         known = [(t, self.recorder.values.of(t)) for t in tensors]
-        work = self._record("broadcast", tensors, bytes_of(tensors), list(tensors))
+        work = self.recorded("broadcast", tensors, bytes_of(tensors), list(tensors))
         for t, value in known:
             if value is not None:
                 self.recorder.values.learn(t, value.clone())
         return work
 
     def reduce(self, tensors: Any, opts: Any = None) -> RecordedWork:
-        return self._record("reduce", tensors, bytes_of(tensors), list(tensors))
+        return self.recorded("reduce", tensors, bytes_of(tensors), list(tensors))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
-        work = self._record("all_gather", [*_flat(outputs), *inputs], bytes_of(outputs), list(_flat(outputs)))
+        made = list(_flat(outputs))
+        work = self.recorded("all_gather", [*made, *inputs], bytes_of(made), made)
         self._keep(outputs, inputs)
         work.results = outputs
         return work
 
     def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> RecordedWork:
-        return self._record("all_gather", [output, source], bytes_of([output]), [output])
+        return self.recorded("all_gather", [output, source], bytes_of([output]), [output])
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
-        return self._record("all_gather", [*outputs, *inputs], bytes_of(outputs), list(outputs))
+        return self.recorded("all_gather", [*outputs, *inputs], bytes_of(outputs), list(outputs))
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
-        return self._record("all_gather", inputs, bytes_of(outputs), list(_flat(outputs)))
+        return self.recorded("all_gather", inputs, bytes_of(outputs), list(_flat(outputs)))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
-        return self._record("reduce_scatter", outputs, bytes_of(inputs), list(outputs))
+        return self.recorded("reduce_scatter", outputs, bytes_of(inputs), list(outputs))
 
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> RecordedWork:
-        return self._record("reduce_scatter", [output, source], bytes_of([source]), [output])
+        return self.recorded("reduce_scatter", [output, source], bytes_of([source]), [output])
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
-        return self._record("reduce_scatter", [*outputs, *inputs], bytes_of(inputs), list(outputs))
+        return self.recorded("reduce_scatter", [*outputs, *inputs], bytes_of(inputs), list(outputs))
 
     def alltoall_base(
         self, output: Any, source: Any, output_splits: Any, input_splits: Any, opts: Any = None
     ) -> RecordedWork:
         sent, received = _split_bytes(source, input_splits), _split_bytes(output, output_splits)
-        work = self._exchange([output, source], bytes_of([source]), [output], sent, received)
+        work = self.exchanged([output, source], bytes_of([source]), [output], sent, received)
         self._keep([output], [source])  # counts of tokens: others send as many as this rank does
         return work
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
         sent, received = [bytes_of([t]) for t in inputs], [bytes_of([t]) for t in outputs]
-        return self._exchange([*outputs, *inputs], sum(sent), list(outputs), sent, received)
+        return self.exchanged([*outputs, *inputs], sum(sent), list(outputs), sent, received)
 
-    def _exchange(
+    def exchanged(
         self, tensors: Any, bytes_: float, results: Any, sent: list[float], received: list[float]
     ) -> RecordedWork:
         kind = _exchange_kind(sent, received)
-        return self._record(kind, tensors, bytes_, results, send_splits=sent, receive_splits=received)
+        return self.recorded(kind, tensors, bytes_, results, send_splits=sent, receive_splits=received)
 
     def barrier(self, opts: Any = None) -> RecordedWork:
-        return self._record("barrier", [], 4.0, [])
+        return self.recorded("barrier", [], 4.0, [])
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> RecordedWork:
         for t in tensors:
             value = self.recorder.values.of(t)
             if _is_word(t) and value is not None:
                 self.exchange.put("number", group_ranks(self)[peer], value.tolist())
-        return self._record("send_recv", tensors, bytes_of(tensors), [], peer=peer, sends=True)
+        return self.recorded("send_recv", tensors, bytes_of(tensors), [], peer=peer, sends=True)
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> RecordedWork:
-        work = self._record("send_recv", tensors, bytes_of(tensors), list(tensors), peer=peer, sends=False)
+        work = self.recorded("send_recv", tensors, bytes_of(tensors), list(tensors), peer=peer, sends=False)
         for t in tensors:
             sent = self.exchange.get("number", group_ranks(self)[peer]) if peer >= 0 and _is_word(t) else None
             if sent is not None:
@@ -257,11 +258,11 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
         self._keep(outputs, inputs)
         size = bytes_of(inputs) * self._size
-        return self._record("all_gather", inputs, size, list(_flat(outputs)))
+        return self.recorded("all_gather", inputs, size, list(_flat(outputs)))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
         size = bytes_of(outputs) * self._size
-        return self._record("broadcast", outputs, size, list(outputs))
+        return self.recorded("broadcast", outputs, size, list(outputs))
 
 
 def batch_messages(operations: Sequence[Any]) -> list[RecordedWork]:
@@ -331,52 +332,36 @@ def maker(recorder: Recorder, exchange: Exchange) -> Callable[..., RecordingGrou
 
 
 _KINDS = {
-    "all_reduce": "all_reduce", "all_reduce_": "all_reduce", "all_reduce_coalesced": "all_reduce",
-    "all_reduce_coalesced_": "all_reduce", "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "all_to_all_single": "all_to_all", "broadcast": "broadcast", "broadcast_": "broadcast",
-    "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce", "_allgather_base_": "all_gather",
-    "allgather_": "all_gather", "allgather_into_tensor_coalesced_": "all_gather",
-    "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter", "alltoall_base_": "all_to_all",
-    "alltoall_": "all_to_all",
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all", "broadcast": "broadcast",
 }  # fmt: skip
+"""By how an operator's name begins, without underscores."""
 
 
 def record_functional(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Write a functional collective or its wait down."""
-    name = func._schema.name.partition("::")[2]
-    stream = stream_number()
-    if name == "wait_tensor":
+    name = func._schema.name.partition("::")[2].replace("_", "")
+    if name == "waittensor":
         if recorder.recording:
-            recorder.records.append(WaitRecord(stream, storage=recorder.liveness.number(args[0])))
+            recorder.records.append(WaitRecord(stream_number(), storage=recorder.liveness.number(args[0])))
         return
-    kind = _KINDS.get(name)
+    kind = next((kind for begin, kind in _KINDS.items() if name.startswith(begin)), None)
     if kind is None:
         return
     arguments = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
-    group = _group(arguments)
     inputs, outputs = list(tensors_in(args)), list(tensors_in(out))
     if func._schema.name.startswith("c10d::"):
-        inputs, outputs = _own(kind, arguments)
+        inputs, outputs = _own(arguments)
     size = bytes_of(outputs if kind == "all_gather" else inputs)
-    sent: list[float] = []
-    received: list[float] = []
+    group = _group(arguments)
     if kind == "all_to_all":
         sent = _split_bytes(inputs[0], arguments.get("input_split_sizes"))
         received = _split_bytes(inputs[0], arguments.get("output_split_sizes"))
-        kind = _exchange_kind(sent, received)
-    mark = recorder.communicated(
-        CollectiveRecord(
-            -1, kind, size, group_ranks(group), stream,
-            tuple(recorder.liveness.number(t) for t in outputs), DTYPES.get(inputs[0].dtype, "fp32"),
-            send_splits=tuple(sent), receive_splits=tuple(received), description=group_description(group),
-        )
-    )  # fmt: skip
-    waits = not arguments.get("async_op", arguments.get("asyncOp", True))
-    if waits and mark >= 0:  # the call itself makes the current stream wait
-        recorder.records.append(WaitRecord(stream, mark))
+        work = group.exchanged(inputs, size, outputs, sent, received)
+    else:
+        work = group.recorded(kind, inputs, size, outputs)
+    if not arguments.get("async_op", arguments.get("asyncOp", True)):
+        work.wait()  # the call itself makes the current stream wait
 
 
 def _group(arguments: Any) -> Any:
@@ -387,7 +372,7 @@ def _group(arguments: Any) -> Any:
     return held if isinstance(held, dist.ProcessGroup) else dist.ProcessGroup.unbox(held)
 
 
-def _own(kind: str, arguments: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _own(arguments: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """What a c10d operator reads, and what it writes (given to it beforehand)."""
     if "output_tensor" in arguments:
         inputs = arguments.get("input_tensor", arguments.get("input", []))

@@ -76,13 +76,11 @@ class Gathered:
             groups[s.name, str(s.launches), s.before].append(s.times)
             groups[s.name, str(s.launches)].append(s.times)
         for key, times in groups.items():
-            rows = [(t.t1, t.t2, t.t3, t.t4, t.t5) for t in times]
+            rows = np.array([(t.t1, t.t2, t.t3, t.t4, t.t5) for t in times])
             # In its place untrimmed: a workload's own long calls are part of its steps. Out of
             # place trimmed: the data loader's gap belongs to one place alone.
-            if len(key) > 2:
-                self._means[key] = HostTimes(*(sum(part) / len(rows) for part in zip(*rows, strict=True)))
-            else:
-                self._means[key] = HostTimes(*map(float, trimmed_means(np.array(rows))))
+            weights = np.ones_like(rows) if len(key) > 2 else typical(rows)
+            self._means[key] = HostTimes(*np.average(rows, axis=0, weights=weights).tolist())
 
     def recording_cost(self) -> tuple[float, float]:
         """What recording an operator and a launch cost in this very session, however much it was.
@@ -112,30 +110,19 @@ class Gathered:
         return Overheads(ops, class_defaults(ops), launches, provenance, host)
 
 
-def trimmed(values: FloatArray) -> FloatArray:
-    """The samples within 1.5 interquartile ranges of the quartiles, on a logarithmic scale.
+def typical(values: FloatArray) -> FloatArray:
+    """Which samples (of each column) lie within 1.5 interquartile ranges of the quartiles, on a logarithmic
+    scale; all of a few.
 
     Host times are skewed: a fence in µs cuts off their honest tail, which is 4–8 % of the
     host-bound traces' steps.
     """
     if len(values) < FEWEST_TO_TRIM:
-        return values
+        return np.ones_like(values)
     scale = np.log(np.maximum(values, 0.0) + 1.0)
-    low, high = np.percentile(scale, [25, 75])
-    reach = FENCE * (high - low)
-    kept: FloatArray = values[(scale >= low - reach) & (scale <= high + reach)]
-    return kept
-
-
-def trimmed_means(rows: FloatArray) -> FloatArray:
-    """The mean of each column without its outliers: `trimmed` for all columns at once."""
-    if len(rows) < FEWEST_TO_TRIM:
-        return np.asarray(rows.mean(axis=0))
-    scale = np.log(np.maximum(rows, 0.0) + 1.0)
     low, high = np.percentile(scale, [25, 75], axis=0)
     reach = FENCE * (high - low)
-    kept = (scale >= low - reach) & (scale <= high + reach)
-    return np.asarray(np.where(kept, rows, 0.0).sum(axis=0) / kept.sum(axis=0))
+    return np.asarray((scale >= low - reach) & (scale <= high + reach), dtype=np.float64)
 
 
 def _profiler_cost(samples: list[HostSample], most_cpu_us: float, most_gpu_us: float) -> tuple[float, float]:
@@ -184,7 +171,7 @@ def _share(sample: HostSample, name: str) -> float:
 
 
 def _less(values: FloatArray, cost_us: float) -> Stat:
-    kept = trimmed(values)
+    kept = values[typical(values) > 0]
     mean = float(kept.mean())
     net = max(mean - cost_us, KEPT_SHARE * mean)
     return Stat(net, float(kept.std()), len(kept), mean - net)
