@@ -203,9 +203,11 @@ def test_what_needs_replicas_is_judged_by_the_ranks_of_the_platform() -> None:
         return parse_workload({"kind": "transformer", **sizes, "parallel": parallel}, "llama")
 
     assert resolve(llama(zero=3, shard_group=4), 8).config.layout.data == 8
-    assert resolve(llama(bucket_mb=50), 8).config.layout.bucket_mb == 50
+    assert resolve(llama(zero=1, bucket_mb=50), 8).config.layout.bucket_mb == 50
     with pytest.raises(InputError, match="bucket_mb: has no effect"):
-        resolve(llama(bucket_mb=50), 1)
+        resolve(llama(zero=1, bucket_mb=50), 1)
+    with pytest.raises(InputError, match="bucket_mb: has no effect on FSDP"):
+        resolve(llama(bucket_mb=50), 8)
 
 
 @pytest.mark.parametrize("parallel", [5, "x", [], None])

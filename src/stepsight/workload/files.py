@@ -41,14 +41,17 @@ def changed(document: Table, overrides: Assignments, path: str) -> Workload:
     if "global_batch" in changes:
         document.pop("batch_per_rank", None)
     if "parallel.ranks" in changes and "parallel.data" not in changes:
-        _forget_data(document)
+        _forget(document, "parallel", "data")  # what tensor and pipeline groups leave is data-parallel
+    for one, other in (("recipe", "framework"), ("framework", "recipe")):
+        if f"training.{one}" in changes and f"training.{other}" not in changes:
+            _forget(document, "training", other)
     return parse_workload(override(document, changes, str(path)), str(path))
 
 
-def _forget_data(document: Table) -> None:
-    """This many ranks in all: what is left after tensor and pipeline parallelism is data-parallel."""
-    if isinstance(document.get("parallel"), dict):
-        document["parallel"].pop("data", None)
+def _forget(document: Table, section: str, field: str) -> None:
+    """What another field overrules."""
+    if isinstance(document.get(section), dict):
+        document[section].pop(field, None)
 
 
 def with_model(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -242,3 +242,17 @@ def test_fsdp_is_one_recipe_by_file_name_and_config(tmp_path: Path) -> None:
     made = (load_workload(toml, asked), load_model("llama3.2-1b", asked), load_workload(config_file, asked))
     found = [resolve(each, 8, gpu).setup() for each in made]
     assert len({(setup.recipe, setup.framework, setup.details) for setup in found}) == 1
+
+
+@pytest.mark.parametrize(
+    "asked", ["tp=1", "pp=1", "cp=1", "ep=1", "training.fused_optimizer=true", "training.read_loss=false"]
+)
+def test_a_value_that_asks_for_what_happens_anyway_changes_no_recipe(asked: str) -> None:
+    usual, same = (resolve(load_workload("llama3-8b", sets), 8) for sets in ([], [asked]))
+    assert (same.config.recipe, same.config.layout) == (usual.config.recipe, usual.config.layout)
+
+
+def test_a_large_model_stays_sharded_in_full_precision_and_with_adapters() -> None:
+    for asked in ("training.precision=fp32", "training.adapters=qlora"):
+        found = resolve(load_workload("llama3-8b", [asked]), 8).config
+        assert (found.recipe, found.layout.zero) == ("hf-fsdp", 3)

@@ -28,6 +28,7 @@ from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, step_times
 from stepsight.workload.files import Workload, load_workload, resolve
+from stepsight.workload.llm.config import chosen_recipe
 from stepsight.workload.llm.workload import LanguageWorkload
 
 MOST_AT_ONCE = 32
@@ -139,7 +140,9 @@ class JobFile:
 
     def _recipe(self) -> str:
         job = self.load()
-        return job.config.recipe if isinstance(job, LanguageWorkload) else ""
+        if not isinstance(job, LanguageWorkload):
+            return ""
+        return chosen_recipe(job.open_ranks, "").name if job.open_ranks else job.config.recipe
 
 
 def load_any(path: str | Path, assignments: Assignments = ()) -> Workload | CapturedStep:

@@ -74,7 +74,8 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         ("overlap_gradients", replicas > 1 and s.zero < 3, (replicas > 1,)),
     ):
         stated = parallel.has(key) and parallel.values[key] not in idle
-        refuse(parallel, key, stated and not used, "has no effect on this layout", "leave it out")
+        how = "FSDP" if s.zero == 3 else "this layout"
+        refuse(parallel, key, stated and not used, f"has no effect on {how}", "leave it out")
     refuse(
         parallel,
         "schedule",

@@ -273,7 +273,7 @@ def _left_open(fields: Fields, training: Fields, parallel: Fields) -> frozenset[
     without a pipeline the micro-batch."""
     found = set() if training.has("attention") else {"attention"}
     stated = any(training.has(name) for name in ("recompute", "recipe", "framework"))
-    if not stated and not any(parallel.has(name) for name in SPLITS):
+    if not stated and not parallel.has("zero") and all(parallel.integer(name, 1) == 1 for name in SPLITS):
         found.add("recompute")
     if (
         fields.has("global_batch")
@@ -322,27 +322,32 @@ PLAIN_FIELDS = {
 
 SHARDED_FROM = 2.5e9
 """Parameters whose weights, gradients and Adam state (16 bytes each, ZeRO's count) take half of 80 GB."""
-SPLITS = ("zero", "tensor", "pipeline", "context", "expert", "bucket_mb", "overlap_gradients")
-"""Fields of ``parallel`` that say how a model is spread, or that it is not."""
+SPLITS = ("tensor", "pipeline", "context", "expert")
+"""Fields of ``parallel`` that say over how many ranks a model is spread."""
 
 
 def usual_framework(document: Mapping[str, Any]) -> str:
-    """The framework of a description that names none, whichever way its model was named: training in fp32,
-    with eager attention or with a field that only plain PyTorch has is plain PyTorch; fully sharded training
-    is torchtitan's, and so is a model of `SHARDED_FROM` parameters that nothing spreads; everything else is
-    Megatron's."""
+    """The framework of a description that names none, whichever way its model was named.
+
+    Fully sharded training is torchtitan's, and so is a model of `SHARDED_FROM` parameters that nothing
+    spreads; in fp32, with eager attention or with adapters it is Hugging Face's. A smaller model in fp32,
+    with eager attention or with a field that only plain PyTorch has is plain PyTorch's, and everything else
+    Megatron's. A value that asks for what happens anyway decides nothing.
+    """
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
         return "megatron"  # reading the fields says what is wrong
+    full = training.get("precision") in PLAIN_PRECISIONS or training.get("attention") == "eager"
+    spread = any(parallel.get(name, 1) != 1 for name in SPLITS)
+    if training.get("adapters", "none") not in ("none", False) and not spread:
+        return "hf"
     if str(parallel.get("zero", 0)) in ("3", "fsdp"):
         return "torchtitan"
-    plain = training.get("precision") in PLAIN_PRECISIONS or training.get("attention") == "eager"
-    plain |= any(k in training for k in PLAIN_FIELDS)
+    if not spread and "zero" not in parallel and _parameters(document) >= SHARDED_FROM:
+        return "hf" if full else "torchtitan"
+    plain = full or any(training.get(k, anyway) != anyway for k, (anyway, _) in PLAIN_FIELDS.items())
     plain |= "head" in document or document.get("family") == "xlnet"
-    if plain:
-        return "eager"
-    whole = not set(SPLITS) & set(parallel) and training.get("adapters", "none") in ("none", False)
-    return "torchtitan" if whole and _parameters(document) >= SHARDED_FROM else "megatron"
+    return "eager" if plain else "megatron"
 
 
 def _parameters(document: Mapping[str, Any]) -> float:
