@@ -74,7 +74,7 @@ def test_every_start_is_a_whole_plan_within_memory(on_paper):
     costs = on_paper(tables, 4).costs
     room = sum(t.weight_bytes for t in tables) / 4 * 1.5
     rules = Rules(room, KINDS)
-    made = list(starts(costs, rules, table_weights(on_paper(costs.tables, costs.ranks), 1.0)))
+    made = list(starts(costs, rules, table_weights(on_paper(costs.tables, costs.ranks), 1.0), {}))
     assert len(made) > 3
     for draft in made:
         plan = draft.plan("start")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from lab.score.sharding.tasks import population
 from stepsight.sharding.search.rules import Rules
-from stepsight.sharding.search.walk import search
+from stepsight.sharding.search.walk import CLOSE_ENOUGH, search
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.plan import COLUMN_WISE, TABLE_WISE, Plan
+from stepsight.tables.plan import COLUMN_WISE, KINDS, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 
@@ -68,6 +68,30 @@ def test_long_bags_on_one_rank_do_not_raise_the_bound_of_all(on_paper):
     pricer = on_paper(tables, 2)
     drawn = [sharder(tables, 2) for sharder in SHARDERS.values()]
     assert pricer.step_us(drawn).min() >= search(pricer, budget_s=0.0).bound_us
+
+
+@settings(deadline=None, max_examples=5)
+@given(
+    seed=st.integers(0, 10_000),
+    ranks=st.integers(2, 5),
+    count=st.integers(1, 9),
+    tightness=st.sampled_from([0.0, 0.5, 0.9]),
+)
+def test_more_kinds_are_never_worse_than_fewer(on_paper, seed, ranks, count, tightness):
+    tables = population(count, seed)
+    room = sum(t.weight_bytes for t in tables) / ranks / tightness if tightness else float("inf")
+    pricer = on_paper(tables, ranks)
+    extra = [kind for kind in KINDS if kind != TABLE_WISE]
+    found = {
+        frozenset(some): search(pricer, Rules(room, some), plans=60)
+        for n in range(len(extra) + 1)
+        for some in itertools.combinations(extra, n)
+    }
+    for more, fewer in itertools.product(found, repeat=2):
+        if fewer < more and found[fewer].fits:
+            assert found[more].fits
+            # A search ends early this close to the bound.
+            assert found[more].step_us <= found[fewer].step_us * (1 + CLOSE_ENOUGH)
 
 
 def test_more_ranks_than_tables_splits_columns(on_paper):

@@ -137,16 +137,18 @@ def deliver(
     document: Callable[[], object], show: Callable[[Console], None],
     *files: tuple[Path | None, Callable[[], str | bytes]], as_json: bool,
 ) -> None:  # fmt: skip
-    """Print an answer, as JSON or as tables, and write the files that were asked for."""
+    """Write the files that were asked for, then print the answer, as JSON or as tables.
+
+    In this order, because who reads what is printed may stop early (``| head``).
+    """
     from stepsight.documents import to_json
     from stepsight.terminal import terminal
 
+    written = write_files([(path, make()) for path, make in files if path])
     if as_json:
         click.echo(to_json(document()))
     else:
         show(terminal())
-    written = write_files([(path, make()) for path, make in files if path])
-    if not as_json:
         print_written(written)
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 TABLES_HELP = "Take the tables from a CSV or from the JSON of a TorchRec EmbeddingBagConfig list."
 KINDS_HELP = (
-    "Allow only these ways of sharding (repeat): table_wise, column_wise, row_wise, table_row_wise, "
-    "data_parallel [default: all that the stack supports]."
+    "Allow only these ways of sharding besides table_wise (repeat): column_wise, row_wise, table_row_wise, "
+    "data_parallel; table_wise alone for whole tables [default: all that the stack supports]."
 )
 
-PLANS_HELP = "Price this many plans, if more than the default of 1500 + 10 per table; --budget ends earlier."
+PLANS_HELP = "Price this many plans for each combination of kinds [default: 1000]; --budget ends earlier."
 BUDGET_HELP = (
     "Stop the search after this time instead: 500ms, 5s, 2m (a bare number is seconds). The result then "
     "depends on the machine's speed."
@@ -83,15 +83,13 @@ def command(
     from stepsight.sharding.choice import choose, days_of
     from stepsight.sharding.document import document
     from stepsight.sharding.search.rules import USUAL_KINDS
-    from stepsight.sharding.search.walk import usual_plans
     from stepsight.tables.torchrec_plan import MODULE, read_plan, torchrec_document
 
     on_workload, on_platform = options.split_assignments(assignments)
     here = load_platform(platform, on_platform)
     dlrm = _workload(workload, on_workload, tables, here.spec.ranks)
     choice = choose(
-        dlrm, here, objective=objective, plans=max(plans, usual_plans(len(dlrm.tables))) if plans else None,
-        seed=seed,
+        dlrm, here, objective=objective, plans=plans, seed=seed,
         budget_s=seconds(budget, "--budget") if budget else None, kinds=kinds or USUAL_KINDS,
         days=days_of(dlrm.tables, days),
         also=[read_plan(path, dlrm.tables, dlrm.ranks).named(path.stem) for path in also],

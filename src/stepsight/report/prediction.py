@@ -122,7 +122,7 @@ def tables_listing(found: EmbeddingFigures) -> Listing:
     more = len(found.tables) - MOST_TABLES_LISTED
     if more > 0:
         rows.append(("…", "", "", "", "", "", "", f"and {more} more (see --json)"))
-    titles = ("table", "time", "lookups", "reuse", "memory", "sent", "ranks", "where")
+    titles = ("table", "time", "lookups", "reuse", "traffic", "sent", "ranks", "where")
     return Listing("tables, by lookup and update", titles, rows, ("where",))
 
 

@@ -33,7 +33,7 @@ MOST_SEGMENTS = 60
 """Parts of a rank drawn by themselves; the smallest ones beyond are drawn together."""
 SAME_TIME_NOTE = (
     "All plans that fit take the same time: the host, the dense part or the link sets the step here, not the "
-    "tables. The most even plan was chosen. `stepsight predict` shows what bounds the step."
+    "tables. `stepsight predict` shows what bounds the step."
 )
 KIND_COLOURS = {
     "table_wise": "gemm", "column_wise": "attention", "row_wise": "optimizer", "table_row_wise": "copy",

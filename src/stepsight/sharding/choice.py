@@ -16,7 +16,7 @@ from stepsight.platform.load import Platform
 from stepsight.prediction.embedding import EmbeddingFigures, embedding_figures
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits, level_with, preferred
+from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits
 from stepsight.sharding.search.simulated import search_simulated
 from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search
 from stepsight.sharding.tiers import with_tiers
@@ -79,7 +79,7 @@ class Choice:
     def level(self) -> bool:
         """Whether the step hardly depends on the plan: host, dense part or link decide."""
         fitting = [c.step_us for c in self.candidates if c.fits]
-        return max(fitting) <= min(fitting) * (1 + LEVEL)
+        return len(fitting) > 1 and max(fitting) <= min(fitting) * (1 + LEVEL)
 
 
 def _settled(workload: DlrmWorkload, platform: Platform) -> DlrmWorkload:
@@ -96,9 +96,9 @@ def choose(
 ) -> Choice:  # fmt: skip
     """Search for a plan, and compare it with the sharders' (and ``also``) plans.
 
-    The search ends after pricing ``plans`` (by default by the number of tables), so that a seed gives one
-    answer; or after ``budget_s`` seconds. ``host_memory``: tables that do not fit on the devices may lie in
-    host memory, ``host_gb`` of each node, and then on a drive (`stepsight.sharding.tiers`).
+    The search ends after pricing ``plans`` for each combination of kinds, so that a seed gives one answer; or
+    after ``budget_s`` seconds. ``host_memory``: tables that do not fit on the devices may lie in host memory,
+    ``host_gb`` of each node, and then on a drive (`stepsight.sharding.tiers`).
     """
     if objective not in OBJECTIVES:
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
@@ -139,7 +139,11 @@ def choose(
         )  # fmt: skip
     if not found.fits:
         raise InputError("tables", *_nowhere(pricer, rules, found.plan))
-    ranked = _ranked([found.plan, *usual], pricer, rules, objective)
+    searched = found.plan
+    if found.rivals:
+        step_us = [OBJECTIVES[objective](pricer.simulated_days_us(p)) for p in (searched, *found.rivals)]
+        searched = (searched, *found.rivals)[int(np.argmin(step_us))]
+    ranked = _ranked([searched, *usual], pricer, rules, objective)
     # A bound of the quick price, which lies within a percent of the simulation's.
     bound_us = found.bound_us and min(found.bound_us, *(c.step_us for c in ranked if c.fits))
     found = replace(found, bound_us=bound_us, step_us=ranked[0].step_us)
@@ -184,18 +188,18 @@ def days_of(tables: Sequence[Table], files: Sequence[str | Path]) -> tuple[tuple
 
 
 def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str) -> list[PlanCandidate]:
-    """The winner first, then the others by their step; those that do not fit last."""
+    """By their step, of the same step the most even lookups first; those that do not fit last."""
     loads = pricer.costs.loads(plans)
     day_us = np.array([pricer.simulated_days_us(plan) for plan in plans])
     step_us = OBJECTIVES[objective](day_us)
     fits = [bool((memory <= rules.memory_bytes).all()) for memory in loads.memory_bytes]
-    order = sorted(range(len(plans)), key=lambda i: (not fits[i], step_us[i], i))
-    fitting = [i for i in order if fits[i] == fits[order[0]]]
-    best = preferred(level_with(order[0], step_us, fitting), plans, loads)
-    order.remove(best)
+    busiest_us = (loads.forward_us + loads.backward_us).mean(axis=1).max(axis=-1)
+    shown_us = step_us.round(2)
+    order = sorted(range(len(plans)), key=lambda i: (not fits[i], shown_us[i], busiest_us[i], i))
+    best = order[0]
     exchange = pricer.exchange_us(loads)
     candidates = []
-    for i in (best, *order):
+    for i in order:
         why = "" if i == best else _why(pricer, rules, loads, step_us, best, i, objective, fits[i])
         candidates.append(
             PlanCandidate(

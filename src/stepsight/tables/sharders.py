@@ -95,16 +95,6 @@ SHARDERS: dict[str, Sharder] = {
     "size_lookup_greedy": _greedy_by("size_lookup_greedy", size_lookup_cost),
 }
 """The sharders by name."""
-_KNOWLEDGE = {
-    "size_lookup_greedy": 0, "lookup_greedy": 1, "size_greedy": 2, "norm_lookup_greedy": 3, "round_robin": 5,
-    "chunks": 6, "random": 7,
-}  # fmt: skip
-"""How much of the tables a rule looks at: reads and size, one of them, nothing. Other plans are 4."""
-
-
-def knowledge(sharder: str) -> int:
-    """The order in which plans that are otherwise identical are preferred, by the rule that made them."""
-    return _KNOWLEDGE.get(sharder, 4)
 
 
 def beside_the_bottom_mlp(tables: Sequence[Table], ranks: int) -> Plan:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
 from stepsight.constants import area
 from stepsight.errors import InputError
-from stepsight.estimate import FloatArray
-from stepsight.sharding.pricing.loads import Loads, PartCosts
+from stepsight.sharding.pricing.loads import PartCosts
 from stepsight.tables.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -18,10 +18,8 @@ from stepsight.tables.plan import (
     ROW_WISE,
     TABLE_ROW_WISE,
     TABLE_WISE,
-    Plan,
     part_bytes,
 )
-from stepsight.tables.sharders import knowledge
 
 _CONSTANTS = area("sharding")
 LEAST_WIDTH = _CONSTANTS.whole("LEAST_WIDTH")
@@ -47,7 +45,8 @@ class TableSharding:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The limits of a search. ``memory_bytes`` is what tables may take on each rank."""
+    """The limits of a search. ``memory_bytes`` is what tables may take on each rank; whole tables on one rank
+    are always allowed, named or not."""
 
     memory_bytes: float = float("inf")
     kinds: tuple[str, ...] = USUAL_KINDS
@@ -55,12 +54,19 @@ class Rules:
 
     def __post_init__(self) -> None:
         unknown = [kind for kind in self.kinds if kind not in KINDS]
-        if unknown or TABLE_WISE not in self.kinds:
-            raise InputError(
-                "kinds",
-                f"unknown: {', '.join(unknown)}" if unknown else "table_wise is missing",
-                f"name some of {', '.join(KINDS)}",
-            )
+        if unknown:
+            raise InputError("kinds", f"unknown: {', '.join(unknown)}", f"name some of {', '.join(KINDS)}")
+
+    def combinations(self, costs: PartCosts) -> list[Rules]:
+        """The same rules with every subset of the kinds that some table may use, smaller ones first."""
+        tables = range(len(costs.tables))
+        ways = {s.kind for t in tables for s in (*self.spreads(costs, t), *self.column_parts(costs, t))}
+        usable = [kind for kind in KINDS if kind in ways]
+        return [
+            replace(self, kinds=(TABLE_WISE, *some))
+            for count in range(len(usable) + 1)
+            for some in combinations(usable, count)
+        ]
 
     def halves(self, width: int) -> tuple[int, int] | None:
         """The two widths that a column part of this width may be cut into."""
@@ -135,31 +141,3 @@ def _smaller(costs: PartCosts, sizes: Sequence[float], room: float) -> str:
     if weights < sum(sizes) and weights <= room:
         hints.append("with sgd, which keeps no state")
     return "".join(f", or {hint}" for hint in hints)
-
-
-_CONSTANTS = area("sharding")
-SAME_LOAD = _CONSTANTS.number("SAME_LOAD")
-TIE = _CONSTANTS.number("TIE")
-
-
-def level_with(fastest: int, step_us: FloatArray, among: Sequence[int]) -> list[int]:
-    """Those of ``among`` that the prediction does not tell from the fastest."""
-    return [i for i in among if step_us[i] <= step_us[fastest] * (1 + TIE)]
-
-
-def preferred(among: Sequence[int], plans: Sequence[Plan], loads: Loads) -> int:
-    """The most even lookups, then the least full rank, then the sharder that knows most of the tables."""
-    lookup = (loads.forward_us + loads.backward_us).mean(axis=1)
-    full = loads.memory_bytes.max(axis=(1, 2))
-    least_full = float(full[list(among)].min())
-
-    def merit(i: int) -> tuple[int, int, int, int]:
-        uneven = _above(float(lookup[i].max()), float(lookup[i].mean()))
-        return uneven, _above(float(full[i]), least_full), knowledge(plans[i].sharder), i
-
-    return min(among, key=merit)
-
-
-def _above(value: float, least: float) -> int:
-    """How far a value lies above the least it could be, in steps that count as different."""
-    return int(np.floor((value / least - 1) / SAME_LOAD + 1e-9)) if least > 0 else 0

@@ -46,23 +46,34 @@ def table_weights(pricer: PlanPricer, exchange_us_per_column: float) -> FloatArr
     return np.asarray(np.maximum(np.stack([forward, exchange, backward, copy], axis=1), 1e-9))
 
 
-def starts(costs: PartCosts, rules: Rules, weights: FloatArray) -> Iterator[Draft]:
-    """Greedy drafts for every weighing of exchange, grain and replication that the rules allow."""
-    seen: set[tuple[object, ...]] = set()
-    for limit in REPLICATE if DATA_PARALLEL in rules.kinds and costs.ranks > 1 else (0.0,):
+def starts(
+    costs: PartCosts, rules: Rules, weights: FloatArray, tried: dict[tuple[object, ...], bool]
+) -> Iterator[Draft]:
+    """Greedy drafts for every weighing of exchange, grain and replication that the rules allow.
+
+    ``tried`` says of each draft that was made before, with fewer kinds, whether it fits: none is made twice,
+    and those that fit need no row-wise tables.
+    """
+    by_row = ROW_WISE in rules.kinds
+    for limit in REPLICATE if DATA_PARALLEL in rules.kinds else (0.0,):
         replicated = {i for i, t in enumerate(costs.tables) if t.weight_bytes <= limit}
-        if sum(_bytes(costs, i) for i in replicated) > MOST_REPLICATED * rules.memory_bytes:
+        if _bytes(costs)[list(replicated)].sum() > MOST_REPLICATED * rules.memory_bytes:
             continue
         for grain in GRAINS:
-            for by_rows in (False, True):
-                pieces, spread = _cut(costs, rules, weights, grain, replicated, by_rows)
+            for in_nodes in (False, True):
+                pieces, spread = _cut(costs, rules, weights, grain, replicated, in_nodes)
                 key = (len(replicated), tuple(pieces), tuple(spread))
-                if key not in seen:
-                    seen.add(key)
-                    for weight in EXCHANGE_WEIGHTS:
-                        yield _greedy(
-                            costs, rules, weights * (1.0, weight, 1.0, 1.0), pieces, spread, replicated
-                        )
+                this = (*key, by_row)
+                if this in tried or tried.get((*key, False)):
+                    continue
+                drafts = [
+                    _greedy(costs, rules, weights * (1.0, weight, 1.0, 1.0), pieces, spread, replicated)
+                    for weight in EXCHANGE_WEIGHTS
+                ]
+                tried[this] = all(
+                    draft.sums[0, :, MEMORY - EXTRAS].max() <= rules.memory_bytes for draft in drafts
+                )
+                yield from drafts
 
 
 def _cut(
@@ -70,13 +81,13 @@ def _cut(
 ) -> tuple[list[tuple[int, int]], list[int]]:
     """(table, width) pieces, none above the grain where columns can be cut; and tables to cut by rows."""
     share = grain * np.maximum(weights.sum(axis=0) / costs.ranks, 1e-9)
+    filled = _bytes(costs) / rules.memory_bytes
     pieces: list[tuple[int, int]] = []
     spread: list[int] = []
-    for table, whole in enumerate(costs.tables):
+    for table, large in enumerate(np.maximum((weights / share).max(axis=1), filled).tolist()):
+        whole = costs.tables[table]
         if table in skip:
             continue
-        large = float((weights[table] / share).max())
-        large = max(large, _bytes(costs, table) / rules.memory_bytes)
         if large > 1 and by_rows and _in_node(costs, rules, table):
             spread.append(table)
             continue
@@ -95,13 +106,17 @@ def _greedy(
     costs: PartCosts, rules: Rules, weights: FloatArray, pieces: Sequence[tuple[int, int]],
     spread: Sequence[int], replicated: set[int],
 ) -> Draft:  # fmt: skip
-    """From the largest piece down, each to the rank (by rows: the node) that it burdens least."""
+    """From the largest piece down, each to the rank (by rows: the node) that it burdens least.
+
+    A rank's memory counts as one more load, in proportion to its room.
+    """
     draft = Draft(costs)
     for table in sorted(replicated):
         draft.apply(TableSharding(table, DATA_PARALLEL))
-    room = rules.memory_bytes - draft.sums[0, :, MEMORY - EXTRAS]
     share = np.maximum(weights.sum(axis=0) / costs.ranks, 1e-9)
-    load = np.zeros((costs.ranks, WAITS))
+    share = np.append(share, share.sum())
+    weights = np.column_stack([weights, _bytes(costs) / rules.memory_bytes * share[-1]])
+    load = np.zeros((costs.ranks, WAITS + 1))
     for table in sorted(spread, key=lambda t: -float(weights[t].max())):
         options = _in_node(costs, rules, table)
         part = weights[table] / costs.ranks_per_node
@@ -109,21 +124,25 @@ def _greedy(
         chosen = options[int(np.argmin(burdens))]
         draft.apply(chosen)
         load[_ranks(costs, chosen)] += part
-        room[_ranks(costs, chosen)] -= _bytes(costs, table) / costs.ranks_per_node
     dims = np.array([costs.tables[table].dim for table, _ in pieces])
     fraction = np.array([width for _, width in pieces]) / np.maximum(dims, 1)
     sizes = weights[[table for table, _ in pieces]] * fraction[:, None]
     for i in np.argsort(-(sizes / share).max(axis=1), kind="stable").tolist():
         table, width = pieces[i]
-        needed = _bytes(costs, table) * float(fraction[i])
-        fits = room >= needed
-        if not fits.any():
-            _squeeze_in(draft, rules, table, width, room)
+        if table in draft.spread:
             continue
-        rank = int(np.argmin(np.where(fits, _burden(load, sizes[i], share), np.inf)))
+        room = rules.memory_bytes - draft.sums[0, :, MEMORY - EXTRAS]
+        fits = room >= costs.column_part(table, width)[0, MEMORY - EXTRAS]
+        by_row = [s for s in rules.spreads(costs, table) if s.kind == ROW_WISE] if not fits.any() else []
+        if by_row:  # with the pieces of it that lie on ranks already
+            load -= np.outer([held.get(table, 0) / dims[i] for held in draft.widths], weights[table])
+            load += weights[table] / costs.ranks
+            draft.apply(by_row[0])
+            continue
+        burden = _burden(load, sizes[i], share)
+        rank = int(np.argmin(np.where(fits, burden, np.inf)) if fits.any() else np.argmax(room))
         draft.add(table, rank, width)
         load[rank] += sizes[i]
-        room[rank] -= needed
     return draft
 
 
@@ -141,20 +160,9 @@ def _ranks(costs: PartCosts, spread: TableSharding) -> list[int]:
     return [rank for rank, _ in holders(costs, spread)]
 
 
-def _squeeze_in(draft: Draft, rules: Rules, table: int, width: int, room: FloatArray) -> None:
-    """No rank has room for the piece: by rows over all ranks where allowed, else where most is left."""
-    by_rows = [s for s in rules.spreads(draft.costs, table) if s.kind == ROW_WISE]
-    if by_rows and width == draft.costs.tables[table].dim:
-        draft.apply(by_rows[0])
-        room -= _bytes(draft.costs, table) / draft.costs.ranks
-        return
-    rank = int(np.argmax(room))
-    draft.add(table, rank, width)
-    room[rank] -= _bytes(draft.costs, table) * width / draft.costs.tables[table].dim
-
-
-def _bytes(costs: PartCosts, table: int) -> float:
-    return float(costs.matrix[table, 0, MEMORY - EXTRAS])
+def _bytes(costs: PartCosts) -> FloatArray:
+    """Memory of each whole table."""
+    return costs.matrix[: len(costs.tables), 0, MEMORY - EXTRAS]
 
 
 _CONSTANTS = area("sharding")

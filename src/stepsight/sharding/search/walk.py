@@ -2,7 +2,9 @@
 
 Greedy starts first, then the best of thousands of small changes at a time (moves, swaps,
 column splits, spreading a table over ranks), each priced by the whole step. Where nothing
-small helps any more, the plan is shaken and the search goes on. Its budget is counted in plans
+small helps any more, the plan is shaken and the search goes on. This is done for whole tables alone, then
+for every combination of kinds, which also starts from the best plans of the combinations with one kind less:
+so allowing a kind never makes the answer worse. Its budget is counted in plans
 priced, so the same seed gives the same plan on any machine; a limit in seconds can be set besides.
 It says how far it is from the least possible step. Memory is a hard limit: a plan that does not
 fit never wins over one that does, and where no start fits the tables are packed first.
@@ -24,15 +26,15 @@ from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.draft import Draft, Move, changes, shaken, spreads
 from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.sharding.search.starts import packed, starts, table_weights
-from stepsight.tables.plan import Plan
+from stepsight.tables.plan import TABLE_WISE, Plan
 
 _CONSTANTS = area("sharding")
 CLOSE_ENOUGH = _CONSTANTS.number("CLOSE_ENOUGH")
 EVENNESS = _CONSTANTS.number("EVENNESS")
+LEVEL = _CONSTANTS.number("LEVEL")
 LEAST_EXPOSED = _CONSTANTS.number("LEAST_EXPOSED")
 OVERFULL = _CONSTANTS.number("OVERFULL")
-PLANS_AT_LEAST = _CONSTANTS.whole("PLANS_AT_LEAST")
-PLANS_PER_TABLE = _CONSTANTS.whole("PLANS_PER_TABLE")
+PLANS = _CONSTANTS.whole("PLANS")
 SHAKES = _CONSTANTS.whole("SHAKES")
 STARTS = _CONSTANTS.whole("STARTS")
 WALKED = _CONSTANTS.whole("WALKED")
@@ -43,11 +45,6 @@ OBJECTIVES: dict[str, Callable[[FloatArray], FloatArray]] = {
 }
 """How the step times of several days become one number."""
 LOADS = ("forward_us", "backward_us", "columns", "lookups")
-
-
-def usual_plans(tables: int) -> int:
-    """Plans priced after which more search seldom buys much (docs/sharding.md, "Planning time")."""
-    return PLANS_AT_LEAST + PLANS_PER_TABLE * tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +61,7 @@ class Progress:
 class Found:
     """The best plan of a search: its step time, the lower bound if one is known, and what the search took.
 
+    ``rivals`` are the best plans of other combinations of kinds that the quick price does not tell from it.
     ``timed_out``: a limit in seconds ended it, so that another run may find another plan.
     """
 
@@ -74,6 +72,7 @@ class Found:
     seconds: float
     fits: bool
     timed_out: bool = False
+    rivals: tuple[Plan, ...] = ()
 
     @property
     def gap(self) -> float | None:
@@ -86,7 +85,8 @@ def search(
     budget_s: float | None = None, seed: int = 0, objective: str = "mean", also: Sequence[Plan] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> Found:  # fmt: skip
-    """The best plan found, ended by ``plans`` priced, or earlier where shaking no longer helps.
+    """The best plan found. Each combination of kinds ends after ``plans`` priced, or earlier where shaking no
+    longer helps.
 
     ``budget_s`` ends it after this many seconds instead (or, with ``plans``, besides). ``also`` are
     plans to start from besides the greedy ones.
@@ -99,47 +99,70 @@ class _Search:
         self, pricer: PlanPricer, rules: Rules, plans: int | None, budget_s: float | None, seed: int,
         objective: str, progress: Callable[[Progress], None] | None,
     ) -> None:  # fmt: skip
-        self.pricer, self.rules, self.costs = pricer, rules, pricer.costs
-        self.reduce, self.progress = OBJECTIVES[objective], progress
-        self.rng = np.random.default_rng(seed)
+        self.pricer, self.all_rules, self.costs = pricer, rules, pricer.costs
+        self.reduce, self.progress, self.seed = OBJECTIVES[objective], progress, seed
         self.began, self.priced = time.perf_counter(), 0
         self.budget_s, self.timed_out = budget_s, False
-        self.plans = usual_plans(len(self.costs.tables)) if plans is None and budget_s is None else plans
+        self.plans = PLANS if plans is None and budget_s is None else plans
         self.exchange_us = self._exchange_us_per_column()
+        self.weights = table_weights(pricer, self.exchange_us)
         self.bound_us = float(self.reduce(pricer.times(least_loads(self.costs, rules))).min())
-        self.best: Draft | None = None
-        self.best_us, self.best_score = float("inf"), float("inf")
 
     def run(self, also: Sequence[Plan]) -> Found:
-        for start, score in self._starts(also):
+        every = self.all_rules.combinations(self.costs)
+        tried: dict[tuple[object, ...], bool] = {}
+        given = [(frozenset(shard.kind for shard in plan.shards) | {TABLE_WISE}, plan) for plan in also]
+        best: dict[frozenset[str], tuple[Draft, float]] = {}
+        for number, self.rules in enumerate(every):
+            kinds = frozenset(self.rules.kinds)
+            self.last_plan = None if self.plans is None else self.priced + self.plans
+            self.ends_s = None if self.budget_s is None else self.budget_s * (number + 1) / len(every)
+            drafts = [
+                *starts(self.costs, self.rules, self.weights, tried),
+                *(Draft.of(self.costs, plan) for used, plan in given if used == kinds),
+            ]
+            fewer = [best[kinds - {kind}] for kind in self.rules.kinds if kind != TABLE_WISE]
+            best[kinds] = self._improve(drafts, fewer)
+        draft, score = best[kinds]
+        step_us = self._step_us(draft)
+        plans = {d.plan("search"): s for d, s in best.values() if s <= score * (1 + LEVEL)}
+        plan, *rivals = sorted(plans, key=lambda plan: plans[plan])
+        return Found(
+            plan, step_us, self.bound_us, self.priced, self._seconds(), self._fits(draft), self.timed_out,
+            tuple(rivals) if self._fits(draft) else (),
+        )  # fmt: skip
+
+    def _improve(self, drafts: Sequence[Draft], fewer: Sequence[tuple[Draft, float]]) -> tuple[Draft, float]:
+        """The best draft with these rules, from new drafts and the best ones of fewer kinds."""
+        rng = np.random.default_rng(self.seed)
+        self.best: Draft | None = None
+        self.best_us, self.best_score = float("inf"), float("inf")
+        for start, score in self._starts(drafts, fewer):
+            self._keep(start, score)
             if self._over(0):
                 break
-            self._keep(*self._descend(start, score))
+            self._keep(*self._descend(start.copy(), score))
         idle = 0
         while not self._over(idle):
-            other = shaken(self._best(), self.rules, self.rng)
+            other = shaken(self._best(), self.rules, rng)
             better = self._keep(*self._descend(other, float(self._score(other.loads())[0])))
             idle = 0 if better else idle + 1
-        best = self._best()
-        return Found(
-            best.plan("search"), self.best_us, self.bound_us, self.priced, self._seconds(), self._fits(best),
-            self.timed_out,
-        )  # fmt: skip
+        return self._best(), self.best_score
 
     def _fits(self, draft: Draft) -> bool:
         return bool((draft.loads().memory_bytes <= self.rules.memory_bytes).all())
 
-    def _starts(self, also: Sequence[Plan]) -> list[tuple[Draft, float]]:
-        """The most promising greedy drafts, best first; a packing by size where none of them fits."""
-        weights = table_weights(self.pricer, self.exchange_us)
-        drafts = [*starts(self.costs, self.rules, weights), *(Draft.of(self.costs, plan) for plan in also)]
-        if not any(self._fits(draft) for draft in drafts):
-            packing = packed(self.costs, self.rules)
-            drafts += [packing] if packing else []
-        scores = self._score(self.costs.times(np.stack([draft.sums for draft in drafts])))
-        order = np.argsort(scores, kind="stable")
-        self._keep(drafts[order[0]], float(scores[order[0]]))
-        return [(drafts[i].copy(), float(scores[i])) for i in order[:STARTS]]
+    def _starts(
+        self, drafts: Sequence[Draft], fewer: Sequence[tuple[Draft, float]]
+    ) -> list[tuple[Draft, float]]:
+        """The most promising drafts, best first; a packing by size where none of them fits."""
+        every = list(fewer)
+        if drafts:
+            scores = self._score(self.costs.times(np.stack([draft.sums for draft in drafts])))
+            every += zip(drafts, scores.tolist(), strict=True)
+        if all(score >= OVERFULL for _, score in every) and (packing := packed(self.costs, self.rules)):
+            every.append((packing, float(self._score(packing.loads())[0])))
+        return sorted(every, key=lambda start: start[1])[:STARTS]
 
     def _descend(self, draft: Draft, score: float) -> tuple[Draft, float]:
         """Take the best small change until none helps."""
@@ -171,10 +194,13 @@ class _Search:
         if score >= self.best_score * (1 - 1e-6):
             return False
         self.best, self.best_score = draft.copy(), score
-        self.best_us = float(self.reduce(self.pricer.times(draft.loads()))[0])
+        self.best_us = self._step_us(draft)
         if self.progress:
             self.progress(Progress(self._seconds(), self.priced, self.best_us, self.bound_us))
         return True
+
+    def _step_us(self, draft: Draft) -> float:
+        return float(self.reduce(self.pricer.times(draft.loads()))[0])
 
     def _score(self, loads: Loads) -> FloatArray:
         """Step time and a little evenness; of a plan that does not fit, how far it is from fitting."""
@@ -230,10 +256,10 @@ class _Search:
         return self.best
 
     def _over(self, idle: int) -> bool:
-        if self.budget_s is not None and self._seconds() >= self.budget_s:
+        if self.ends_s is not None and self._seconds() >= self.ends_s:
             self.timed_out = True
             return True
-        if self.plans is not None and self.priced >= self.plans:
+        if self.last_plan is not None and self.priced >= self.last_plan:
             return True
         if self.best_us <= self.bound_us * (1 + CLOSE_ENOUGH) and self.best_score < OVERFULL:
             return True
