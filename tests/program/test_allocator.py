@@ -56,11 +56,11 @@ def test_streams_do_not_share_free_blocks() -> None:
     assert allocator.reserved_bytes == 80 * MIB
 
 
-def test_what_does_not_fit_is_counted_after_the_cache_was_emptied() -> None:
+def test_the_cache_is_emptied_before_more_is_reserved_than_there_is() -> None:
     allocator = CachingAllocator(capacity_bytes=100 * MIB)
     allocator.allocate(1, 60 * MIB)
     allocator.free(1)
     allocator.allocate(2, 90 * MIB)
-    assert allocator.excess_bytes == 0
+    assert allocator.reserved_bytes == 90 * MIB
     allocator.allocate(3, 30 * MIB)
-    assert allocator.excess_bytes == 20 * MIB
+    assert allocator.reserved_bytes == 120 * MIB

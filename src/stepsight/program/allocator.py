@@ -70,7 +70,6 @@ class CachingAllocator:
     reserved_bytes: int = 0
     peak_active_bytes: int = 0
     peak_reserved_bytes: int = 0
-    excess_bytes: int = 0
     _held: dict[int, _Block] = field(default_factory=dict)
     _pools: dict[tuple[bool, int], _Pool] = field(default_factory=dict)
     _next_address: int = 0
@@ -132,7 +131,6 @@ class CachingAllocator:
             taken = -(-size // SEGMENT_ROUND_BYTES) * SEGMENT_ROUND_BYTES
         if self.capacity_bytes and self.reserved_bytes + taken > self.capacity_bytes:
             self.empty_cache()
-            self.excess_bytes = max(self.excess_bytes, self.reserved_bytes + taken - self.capacity_bytes)
         block = _Block(self._next_address, taken, small, stream)
         self._next_address += taken
         self.reserved_bytes += taken

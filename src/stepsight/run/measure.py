@@ -88,20 +88,6 @@ class Measurement:
         }
 
 
-def measure(
-    workload: Workload,
-    device: str = "cpu",
-    *,
-    steps: int = 10,
-    blocks: int = 3,
-    warmup: int = 3,
-    **group: Any,
-) -> Measurement:
-    """Train one workload on its own number of ranks; ``group`` goes to `Ranks`."""
-    with Ranks(workload.ranks, device, **group) as ranks:
-        return measure_all(ranks, [workload], steps=steps, blocks=blocks, warmup=warmup)[0]
-
-
 def measure_all(
     ranks: Ranks, workloads: Sequence[Workload], *, steps: int = 10, blocks: int = 3, warmup: int = 3
 ) -> list[Measurement]:
