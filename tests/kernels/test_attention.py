@@ -9,6 +9,7 @@ from stepsight.kernels.attention import version_on
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import tiled_pairs, visible_pairs
 from stepsight.kernels.models import KernelModels
+from stepsight.platform.load import load_platform
 from stepsight.program.job import Kernel
 from stepsight.program.variants import classify
 
@@ -102,3 +103,14 @@ def test_another_vendors_attention_is_in_doubt() -> None:
     )
     doubt = {g: KernelModels.for_gpu(load_gpu(g)).estimate([kernel])[0].spread for g in ("MI300X", "B200")}
     assert doubt["MI300X"] > 0.4 > doubt["B200"]
+
+
+def test_a_window_never_costs_time() -> None:
+    models = load_platform("1xH100-SXM-80G").kernels
+    for family in ("attention", "attention_backward"):
+        sizes = {"batch": 1, "heads": 32, "kv_heads": 8, "q": 8192, "kv": 8192, "head_dim": 128, "causal": 1}
+        kernels = [Kernel.of(family, "bf16", operator="cudnn", **sizes)]
+        kernels += [Kernel.of(family, "bf16", operator="cudnn", **sizes, window=w) for w in (8000, 4096, 512)]
+        times = models.estimate(kernels).time_us.tolist()
+        assert times == sorted(times, reverse=True)
+        assert times[2] < 0.8 * times[0]

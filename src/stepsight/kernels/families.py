@@ -46,7 +46,8 @@ def tiled_pairs(d: Dims) -> FloatArray:
     before = np.maximum(kv - q, 0.0)
     causal = np.minimum(full, q * before + (q * q + q * ROWS) / 2)
     masked = np.where(d["causal"] > 0, causal, full)
-    banded = np.where(d["window"] > 0, q * (d["window"] + ROWS), np.inf)
+    shorter = np.where(d["causal"] > 0, np.clip(d["window"] - before, 0.0, q), 0.0)  # first rows of the band
+    banded = np.where(d["window"] > 0, q * (d["window"] + ROWS) - shorter**2 / 2, np.inf)
     return np.asarray(np.minimum(masked, banded))
 
 

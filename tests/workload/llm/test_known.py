@@ -192,3 +192,9 @@ def test_mpt_states_its_width_and_key_heads_in_its_own_words() -> None:
 )  # fmt: skip
 def test_names_that_people_type_are_known(typed: str, meant: str) -> None:
     assert model_name(typed) == meant
+
+
+def test_releases_of_a_model_that_differ_are_models_of_their_own() -> None:
+    assert model_name("mistralai/Mistral-7B-v0.1") == "mistral-7b"
+    assert model_name("mistralai/Mistral-7B-Instruct-v0.2") == "mistral-7b-v0.2"
+    assert "window" not in shipped()[model_name("mistralai/Mistral-7B-v0.3")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import (
@@ -142,9 +144,14 @@ def core(c: LanguageConfig) -> ForwardBackward:
     batch, length = c.micro_batch * c.sequence // c.attended, c.attended
     if m.window and m.window < length:
         full = m.unwindowed_layers / m.layers
-        seen = int(m.window + full * (length / 2 - m.window))
+        windowed = m.window - m.window**2 / (2 * length)  # the first tokens see fewer
+        seen = int(windowed + full * (length / 2 - windowed))
+        if parts > 1:
+            own = length // parts
+            return ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, seen, dim, causal=False)
+        mean = max(1, round(length * (1 - math.sqrt(1 - 2 * seen / length))))  # of all layers' windows
         return ops.flash(
-            s.dtype, s.attention, batch, heads, kv_heads, length // parts, seen, dim, causal=False
+            s.dtype, s.attention, batch, heads, kv_heads, length, length, dim, causal=True, window=mean
         )
     if s.attention in ("eager", "fused"):
         return ops.plain_attention(

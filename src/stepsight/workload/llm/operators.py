@@ -5,7 +5,7 @@ Each function gives the forward kernels, the backward kernels and the bytes it k
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
@@ -137,22 +137,16 @@ def flash(
     head_dim: int,
     *,
     causal: bool,
+    window: int = 0,
 ) -> ForwardBackward:
     """Fused attention; keeps its output and the row sums."""
 
     def kernel(family: str) -> Kernel:
-        return Kernel.of(
-            family,
-            dtype,
-            operator=name,
-            batch=batch,
-            heads=heads,
-            kv_heads=kv_heads,
-            q=q,
-            kv=kv,
-            head_dim=head_dim,
-            causal=int(causal),
-        )
+        made = Kernel.of(
+            family, dtype, operator=name, batch=batch, heads=heads, kv_heads=kv_heads, q=q, kv=kv,
+            head_dim=head_dim, causal=int(causal),
+        )  # fmt: skip
+        return replace(made, dims=(*made.dims, ("window", window))) if window else made
 
     return ForwardBackward([kernel("attention")], [kernel("attention_backward")])
 
