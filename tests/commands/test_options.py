@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from stepsight.capturing.step import save_step
 from stepsight.cli import cli
+from stepsight.commands import options
 from stepsight.commands.options import platform_assignments, split_assignments
 from stepsight.commands.validate import TOPICS, Topics
 from stepsight.errors import InputError
@@ -147,3 +148,18 @@ def test_a_topic_offers_rows_only_where_it_can_choose_them(topic: str) -> None:
 def test_quick_refuses_options_that_it_would_ignore() -> None:
     for option in (("--rows", "all"), ("--data", ".")):
         assert run("validate", "quick", *option).exit_code == 2
+
+
+def test_long_work_says_so_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with options.progress_bar("tune", quiet=False) as progress:
+        assert progress is not None
+        progress(1, 20, None)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(options, "FIRST_LINE_S", 0.0)
+    with options.progress_bar("tune", quiet=False) as progress:
+        assert progress is not None
+        progress(1, 2000, None)
+        progress(2, 2000, None)
+    assert capsys.readouterr().err == "tune: 1 of 2,000 configurations\n"

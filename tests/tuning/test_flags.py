@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from stepsight.platform.load import load_platform
+from stepsight.tuning.api import tune
 from stepsight.tuning.evaluate import with_settings
 from stepsight.tuning.flags import flags
 from stepsight.tuning.trial import Row
@@ -18,7 +20,8 @@ MEGATRON = {
     "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "micro-batch-size",
     "global-batch-size", "seq-length", "expert-model-parallel-size", "num-layers-per-virtual-pipeline-stage",
     "sequence-parallel", "use-distributed-optimizer", "use-torch-fsdp2", "overlap-grad-reduce",
-    "recompute-granularity", "recompute-method", "recompute-num-layers", "bf16", "fp16", "fp8-format",
+    "recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-modules", "bf16", "fp16",
+    "fp8-format",
 }  # fmt: skip
 TORCHTITAN = {
     "parallelism.fsdp_reshard_after_forward",
@@ -55,6 +58,7 @@ LAYOUTS = [
      "training.attention": "fused"},
     {"parallel.data": 8, "parallel.zero": 3, "training.precision": "fp8"},
     {"parallel.data": 4, "parallel.context": 2},
+    {"parallel.data": 8, "training.recompute": '["mlp_act","layernorm"]'},
 ]  # fmt: skip
 
 
@@ -142,6 +146,37 @@ def test_zero_2_that_megatron_writes_as_1_is_left_out_where_that_does_not_fit():
     room = _held_gb({"parallel.data": 8, "parallel.zero": 1}, "megatron") - 0.1
     found = {one.framework: one for one in flags(MODEL, replace(row, usable_gb=room))}
     assert found["Megatron-LM"].text == "" and "would not fit" in found["Megatron-LM"].note
+
+
+def test_modules_to_recompute_are_named():
+    found = written(LAYOUTS[-1])
+    assert (
+        "--recompute-granularity selective --recompute-modules mlp_act layernorm" in found["Megatron-LM"].text
+    )
+    assert "mode selective" in found["torchtitan"].text and "by module" in found["torchtitan"].lacks
+    assert "no selective recomputation" in found["nanotron"].lacks
+
+
+def test_flags_have_the_micro_batch_that_the_platform_decides():
+    """The row fits with the largest micro-batch that does; so do the flags."""
+    answer = tune("llama3-8b", "8xH100-SXM", global_batch=64, over=["tp=1"])
+    found = flags(answer.document, answer.best, "t", answer.rows, load_platform("8xH100-SXM"))
+    own = next(one for one in found if one.framework == "torchtitan")
+    workload = parse_workload(with_settings(answer.document, answer.best.settings, "t"), "t")
+    micro = workload.on(load_platform("8xH100-SXM").spec.gpu).config.micro_batch
+    assert f"--training.local_batch_size {micro} " in own.text and not own.note
+
+
+def test_frameworks_that_were_compared_have_their_own_best():
+    rows = [
+        Row({"parallel.data": 8, "parallel.zero": zero, "training.framework": name}, "8xH100-SXM",
+            step_time_us=us, framework=name)
+        for us, zero, name in ((1e6, 3, "megatron"), (2e6, 2, "torchtitan"), (3e6, 3, "torchtitan"))
+    ]  # fmt: skip
+    found = {one.framework: one for one in flags(MODEL, rows[0], "t", rows)}
+    assert found["torchtitan"].note == "its best, 2,000 ms: dp 8, zero 2, framework torchtitan"
+    assert "--use-torch-fsdp2" in found["Megatron-LM"].text
+    assert not {one.framework: one for one in flags(MODEL, rows[0], "t", rows[:1])}["torchtitan"].note
 
 
 def test_a_dlrm_has_no_such_flags():

@@ -1,5 +1,7 @@
 """The search prices as few as needed and never loses the best."""
 
+import re
+
 import pytest
 
 import stepsight
@@ -14,7 +16,7 @@ from stepsight.tuning.answer import best_rows, why
 from stepsight.tuning.api import _answer, sweep, tune
 from stepsight.tuning.bound import Bound
 from stepsight.tuning.evaluate import evaluate
-from stepsight.tuning.search import SURE, Search, ranked
+from stepsight.tuning.search import SURE, Search, ranked, score
 from stepsight.tuning.space import Space, space
 from stepsight.tuning.trial import Row, Trial
 from stepsight.workload.files import parse_workload
@@ -39,7 +41,8 @@ def test_no_prediction_lies_below_its_bound():
     for settings in found.candidates[::7]:
         row = evaluate(found.document, Trial(settings, PLATFORM, intervals=False), "t")
         if row.priced:
-            assert row.step_time_us >= bound.us(found.document, settings, "t") > 0
+            least = bound.row(found.document, Trial(settings, PLATFORM), "t")
+            assert row.step_time_us >= least.step_time_us > 0 and row.tokens_per_s <= least.tokens_per_s
 
 
 def test_the_best_comes_first_and_fits(answer):
@@ -108,6 +111,48 @@ def test_frameworks_can_be_compared():
     assert found.framework == ""
 
 
+def test_each_framework_has_its_best():
+    found = tune(UNNAMED, PLATFORM, over=["training.framework=megatron,deepspeed"])
+    priced = [r.framework for r in found.rows if r.priced]
+    assert min(priced.count("megatron"), priced.count("deepspeed")) >= 5
+    assert "parallel.tensor" in found.best.settings
+
+
+def test_modules_are_recomputed_where_that_is_just_enough():
+    over = ["tp=1", "pp=1", "zero=2", "mbs=1", "recompute"]
+    megatron = ["framework=megatron"]
+    found = tune("llama3-8b", PLATFORM, global_batch=64, over=over, assignments=megatron)
+    by_kind = {r.settings["training.recompute"]: r for r in found.rows}
+    assert by_kind["none"].fit < SURE <= found.best.fit
+    assert found.best.settings["training.recompute"] == '["mlp_act"]'
+    for kind in ('["mlp_act","layernorm"]', '["mlp"]', "full"):
+        assert by_kind[kind].reason == "slower than recompute mlp_act, which fits"
+    line = found.predict_line(found.best)
+    assert "--set 'recompute=[\"mlp_act\"]'" in line and line.count("framework=") == 1
+
+
+@pytest.mark.parametrize("least", [0.0, 0.5])
+def test_the_cheapest_is_found_without_pricing_all(least):
+    asked = {
+        "gpus": [2, 4, 8],
+        "objective": "cost",
+        "price_per_gpu_hour": 2.0,
+        "over": ["tp,zero,mbs,recompute"],
+    }
+    everything = tune(MODEL, PLATFORM, bounds=False, **asked)
+    fastest = max(r.tokens_per_s for r in everything.rows if r.priced)
+    slow = [r for r in everything.rows if r.priced and r.tokens_per_s < least * fastest]
+    seen = []
+    found = tune(
+        MODEL, PLATFORM, least_tokens_per_s=least * fastest, progress=lambda *now: seen.append(now), **asked
+    )
+    assert found.counts["bounded"] > everything.counts["bounded"]
+    in_time = [r for r in everything.rows if r.priced and r not in slow and r.fit >= SURE]
+    assert found.best.settings == min(in_time, key=lambda r: score(r, "cost")).settings
+    assert seen[0][2] is None  # bounds take time as well
+    assert {total for _, total, _ in seen} == {len(everything.rows)}
+
+
 def test_shares_add_up_to_the_step(answer):
     for row in answer.top:
         assert sum(row.shares.values()) == pytest.approx(1.0, abs=0.02)
@@ -144,6 +189,22 @@ def test_nothing_fits_says_by_how_much_and_what_would():
     large = {**MODEL, "hidden": 8192, "layers": 80, "ffn": 28672, "heads": 64}
     with pytest.raises(InputError, match=r"nothing fits: .* GB too much; this would: 64 GPUs with tp .*GB"):
         tune(large, "2xA100-SXM4-40G", over=["tp", "micro_batch=1"])
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "words"),
+    [
+        ("meta-llama/Llama-3.1-405B", None, r"this would: (\d+) GPUs with tp \d"),
+        ("meta-llama/Llama-3.1-405B", 8, r"this would: (\d+) GPUs and --global-batch (\d+) with tp \d"),
+        ("deepseek-v3", None, r"this would: (\d+) GPUs with .*ep \d"),
+    ],
+)
+def test_enough_gpus_for_a_large_model_are_found(model, batch, words):
+    """One that no pipeline divides needs a batch that all of its replicas share."""
+    with pytest.raises(InputError, match=words) as refused:
+        tune(model, PLATFORM, global_batch=batch)
+    gpus = int(re.search(words, str(refused.value))[1])
+    assert 64 <= gpus <= 512
 
 
 def test_single_changes_that_make_it_fit_are_named_with_their_memory():

@@ -3,6 +3,7 @@
 import pytest
 
 from stepsight.errors import InputError
+from stepsight.prediction.changes import changes_of
 from stepsight.tuning.evaluate import with_settings
 from stepsight.tuning.over import parsed_over
 from stepsight.tuning.space import space
@@ -47,6 +48,31 @@ def test_selective_recomputation_is_tried_where_it_saves_memory():
     assert refused["selective recomputation of Megatron saves nothing with flash attention"] > 0
     other = {**MODEL, "training": {"precision": "bf16", "framework": "torchtitan"}}
     assert "selective" in space(other, gpus=[8], per_node=8).dimensions["training.recompute"]
+
+
+def test_modules_are_recomputed_where_the_framework_can():
+    """The lists that `stepsight advise` tries."""
+    lists = ['["mlp_act"]', '["mlp_act","layernorm"]', '["mlp"]']
+    assert list(legal().dimensions["training.recompute"]) == ["none", *lists, "full"]
+    advised = [one for c in changes_of(parse_workload(MODEL, "t")) for one in c.assignments]
+    assert {f"training.recompute={one}" for one in lists} <= set(advised)
+    both = legal(["training.framework=megatron,torchtitan"])
+    by_torchtitan = {
+        c["training.recompute"] for c in both.candidates if c["training.framework"] == "torchtitan"
+    }
+    assert by_torchtitan == {"none", "selective", "full"}
+    assert both.refused["only Megatron recomputes modules by name"] > 0
+
+
+def test_frameworks_are_compared_over_all_layouts():
+    layouts = set(legal().dimensions)
+    assert set(legal(["training.framework=megatron,torchtitan"]).dimensions) == {
+        *layouts,
+        "training.framework",
+    }
+    assert set(legal(["training.framework=megatron", "tp"]).dimensions) == {
+        "training.framework", "parallel.tensor"
+    }  # fmt: skip
 
 
 def test_values_may_be_given():

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -190,9 +191,12 @@ def model_argument(model: Path | None, named: str | None) -> Path:
 
 @contextmanager
 def progress_bar(word: str, *, quiet: bool) -> Iterator[Callable[[int, int, Row | None], None] | None]:
-    """A line on the terminal that counts trials; nothing where nobody looks."""
-    if quiet or not sys.stderr.isatty():
+    """A bar on the terminal that counts trials; elsewhere a line on stderr now and then."""
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _lines(word)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -204,3 +208,19 @@ def progress_bar(word: str, *, quiet: bool) -> Iterator[Callable[[int, int, Row 
             shown.update(task, completed=done, total=total)
 
         yield update
+
+
+FIRST_LINE_S, NEXT_LINE_S = 2.0, 10.0
+"""When work that is still under way is first said to be, and how often from then on."""
+
+
+def _lines(word: str) -> Callable[[int, int, Row | None], None]:
+    due = time.monotonic() + FIRST_LINE_S
+
+    def update(done: int, total: int, _: Row | None) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + NEXT_LINE_S
+            click.echo(f"{word}: {done:,} of {total:,} configurations", err=True)
+
+    return update

@@ -43,6 +43,7 @@ def command(
     """Find the fastest (or cheapest, or smallest) configuration of MODEL that fits, with reasons."""
     from stepsight.report.search import answer_document, rows_csv, show_answer, tune_page
     from stepsight.tuning.api import tune
+    from stepsight.tuning.evaluate import platform_of
     from stepsight.tuning.flags import flags
     from stepsight.tuning.search import ranked
 
@@ -64,7 +65,8 @@ def command(
             least_tokens_per_s=least, min_fit=min_fit, progress=progress,
         )  # fmt: skip
     best_first = ranked(answer.rows, answer.objective, min_fit)
-    written = flags(answer.document, answer.best, str(model), best_first)
+    loaded = platform_of(answer.best.platform, tuple(on_platform))
+    written = flags(answer.document, answer.best, str(model), best_first, loaded)
     options.deliver(
         lambda: answer_document(answer, written), lambda console: show_answer(answer, console, written),
         (csv, lambda: rows_csv(answer.rows)),

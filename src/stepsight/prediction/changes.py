@@ -20,6 +20,7 @@ from stepsight.program.observation import ObservedJob
 from stepsight.tables.sharders import SHARDERS
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload
+from stepsight.workload.llm.config import module_lists
 from stepsight.workload.llm.model import LanguageModel
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -123,12 +124,8 @@ def _language(job: LanguageWorkload) -> Iterator[Change]:
 
 
 def _modules(model: LanguageModel) -> Iterator[Change]:
-    """Megatron's selective recomputation, cheapest first: activation functions, norms too, whole MLPs."""
-    cheap = ["moe_act" if model.experts else "mlp_act"]
-    lists = [cheap, [*cheap, "layernorm"], ["mlp"]]
-    if model.latent:
-        lists.insert(2, [*cheap, "layernorm", "mla_up_proj"])
-    for modules in lists:
+    """Megatron's selective recomputation."""
+    for modules in module_lists(model):
         yield Change(
             f"{' and '.join(modules)} run again",
             (f"training.recompute={json.dumps(modules, separators=(',', ':'))}",),

@@ -17,11 +17,20 @@ from stepsight.prediction.display import change, look
 from stepsight.report.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.listing import Listing, show_lines, show_listing
 from stepsight.report.pieces import Fragment, Html, bar, frame, legend, notes, section, table, tag
-from stepsight.tuning.answer import Answer, Neighbour, part_word, setting_text, settings_text, why
+from stepsight.tuning.answer import Answer, Neighbour, part_word, settings_text, why
 from stepsight.tuning.dimensions import short_name, short_names
 from stepsight.tuning.flags import Flags
 from stepsight.tuning.search import SURE, score, within_noise
-from stepsight.tuning.trial import BOUNDED, FAILED, ILLEGAL, PRICED, TOO_LARGE, Row, frameworks_of
+from stepsight.tuning.trial import (
+    BOUNDED,
+    FAILED,
+    ILLEGAL,
+    PRICED,
+    TOO_LARGE,
+    Row,
+    frameworks_of,
+    setting_text,
+)
 
 WHY = "why (% of the best step)"
 MOST_TIES = 5

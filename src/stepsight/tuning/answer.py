@@ -15,7 +15,7 @@ from stepsight.records import assigned
 from stepsight.tables.sharders import SEARCHED
 from stepsight.tuning.dimensions import short_names
 from stepsight.tuning.search import SURE, ranked, score
-from stepsight.tuning.trial import FAILED, ILLEGAL, Row, Setting, frameworks_of
+from stepsight.tuning.trial import FAILED, ILLEGAL, Row, Setting, frameworks_of, setting_text
 from stepsight.workload.fields import ALIASES
 
 
@@ -67,7 +67,8 @@ class Answer:
         training = self.document.get("training") or {}
         stated = {"global_batch": self.document.get("global_batch"),
                   **{f"training.{key}": training.get(key) for key in ("framework", "recipe")},
-                  **dict(assigned(self.assignments)), **row.settings}  # fmt: skip
+                  **{ALIASES.get(key, key): value for key, value in assigned(self.assignments)},
+                  **row.settings}  # fmt: skip
         settings = {path: setting_value(value) for path, value in stated.items() if value is not None}
         command = "predict"
         if settings.get("parallel.sharding") == SEARCHED:
@@ -203,13 +204,6 @@ SHORT_NAMES = {path: name for name, path in ALIASES.items()}
 def setting_value(value: Setting) -> str:
     """As ``--set`` reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def setting_text(value: Setting) -> str:
-    """A setting's value in words."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
 
 
 def best_rows(rows: Sequence[Row], objective: str, top: int, min_fit: float = SURE) -> list[Row]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from stepsight.errors import InputError
-from stepsight.hardware.spec import PlatformSpec
 from stepsight.tuning.answer import Answer, best_rows, front, neighbours
 from stepsight.tuning.described import Model, described, of_one_framework
 from stepsight.tuning.evaluate import CAPTURED, platform_of
 from stepsight.tuning.journal import Journal
 from stepsight.tuning.over import parsed_over
-from stepsight.tuning.remedies import no_candidates, nothing_fits
+from stepsight.tuning.remedies import no_candidates, nothing_fits, what_would_fit
 from stepsight.tuning.search import (
     MAYBE,
     OBJECTIVES,
@@ -85,7 +84,10 @@ def tune(
     )
     if not found.candidates:
         raise no_candidates(found, counts, over=bool(over))
-    asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where, min_fit)
+    asked = Search(
+        objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where, min_fit,
+        least_tokens_per_s or 0.0,
+    )  # fmt: skip
     if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
         raise InputError("--objective cost", "needs a price", fix)
@@ -95,7 +97,7 @@ def tune(
         rows = _in_time(search(found, asked, pool, journal, progress), least_tokens_per_s)
         best = best_rows(rows, objective, top, min_fit)
         if not best:
-            _refuse(rows, found, loaded.spec)
+            _refuse(rows, lambda row: what_would_fit(row, document, found, loaded, global_batch))
         walked = with_intervals(found.document, best, asked, pool, journal)
         best = sorted(walked, key=lambda row: score(row, asked.objective))
     finally:
@@ -158,7 +160,7 @@ def _captured(
     found = Space(document, (), {}, dimensions)
     best = best_rows(rows, asked.objective, top, asked.min_fit)
     if not best:
-        _refuse(rows, found)
+        _refuse(rows, lambda _: "name platforms with more memory, --over platform=A,B")
     return _answer(found, asked, rows, best, 0.0)
 
 
@@ -198,11 +200,12 @@ def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], secon
     )
 
 
-def _refuse(rows: Sequence[Row], found: Space, spec: PlatformSpec | None = None) -> NoReturn:
-    """Nothing can be recommended: say why."""
+def _refuse(rows: Sequence[Row], remedy: Callable[[Row], str]) -> NoReturn:
+    """Nothing can be recommended: say why, and what would help the smallest configuration."""
     with_memory = [r for r in rows if r.memory_gb > 0]
     if with_memory:
-        raise InputError("tune", nothing_fits(with_memory, found, spec))
+        least = min(with_memory, key=lambda r: r.memory_gb)
+        raise InputError("tune", f"{nothing_fits(least)}; {remedy(least)}")
     words = next((r.reason for r in rows if r.reason), "nothing was priced")
     raise InputError("tune", f"no configuration can be predicted: {words}")
 

@@ -7,12 +7,13 @@ compute does so for nothing. A configuration whose bound is above what is alread
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform
-from stepsight.tuning.evaluate import with_settings
-from stepsight.tuning.trial import Setting
+from stepsight.tuning.evaluate import costed, with_settings
+from stepsight.tuning.trial import BOUNDED, Row, Trial
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.blocks import Blocks
 from stepsight.workload.llm.config import LanguageConfig
@@ -29,17 +30,26 @@ class Bound:
         self.platform = platform
         self._known: dict[tuple[object, ...], float] = {}
 
-    def us(self, document: Mapping[str, Any], settings: Mapping[str, Setting], where: str) -> float:
-        """A lower bound of the step; zero where nothing is known about the workload."""
+    def row(self, document: Mapping[str, Any], trial: Trial, where: str) -> Row:
+        """A trial's row with a lower bound of the step; without a time where nothing is known about the
+        workload."""
         spec = self.platform.spec
+        row = Row(trial.settings, trial.platform, BOUNDED)
         try:
-            given = parse_workload(with_settings(document, settings, where), where)
+            given = parse_workload(with_settings(document, trial.settings, where), where)
             workload = resolve(given, spec.ranks, spec.gpu)
             if not isinstance(workload, LanguageWorkload) or workload.eager is not None:
-                return 0.0
-            return self.language_us(workload.config)
+                return row
+            c = workload.config
+            us = self.language_us(c)
         except StepsightError:
-            return 0.0
+            return row
+        tokens_per_s = 1e6 * c.tokens_per_step / us
+        timed = replace(
+            row, ranks=c.ranks, step_time_us=us, samples_per_s=tokens_per_s / c.sequence,
+            tokens_per_s=tokens_per_s, reason=f"takes at least {us / 1e3:.1f} ms",
+        )  # fmt: skip
+        return costed(timed, trial, self.platform)
 
     def language_us(self, c: LanguageConfig) -> float:
         """The fullest stage's passes, and the bubble that a schedule cannot avoid."""

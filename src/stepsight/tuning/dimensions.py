@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.records import nearest
 from stepsight.tables.sharders import SEARCHED
 from stepsight.tuning.trial import Setting
-from stepsight.workload.llm.checks import saves_nothing
+from stepsight.workload.fields import Fields
+from stepsight.workload.llm.checks import PLAIN_ATTENTION
+from stepsight.workload.llm.config import module_lists
+from stepsight.workload.llm.families import read_model
 from stepsight.workload.llm.layout import CONTEXT_KINDS
-from stepsight.workload.llm.recipe import families
+from stepsight.workload.llm.recipe import Framework, recipe_of
 
 ALIASES = {
     "tp": "parallel.tensor", "tensor": "parallel.tensor", "pp": "parallel.pipeline",
@@ -35,18 +40,22 @@ SHORT = {
     "parallel.sharding": "sharding", "parallel.data": "dp", "parallel.sequence_parallel": "sp",
 }  # fmt: skip
 """How a field is headed in a table."""
+STACKS = ("training.framework", "training.recipe")
+"""Fields that name a training stack: a search that compares stacks tries the layouts of each."""
+RECOMPUTE = "training.recompute"
 LONG_SEQUENCE = 16384
 """Tokens from which on context parallelism is tried unasked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the values of a dimension depend on."""
+    """What the values of a dimension depend on; ``stacks``: frameworks and recipes that are compared."""
 
     document: Mapping[str, Any]
     gpus: Sequence[int]
     per_node: int
     global_batch: int
+    stacks: Sequence[Setting] = field(default=())
 
     def number(self, name: str, default: int = 1) -> int:
         value = self.document.get(name, default)
@@ -96,13 +105,44 @@ def _experts(m: Model) -> list[int]:
     return [e for e in _powers(min(int(count), max(m.gpus))) if int(count) % e == 0]
 
 
+@lru_cache(maxsize=64)
+def framework_of(stack: str) -> Framework | None:
+    """The framework that a name stands for; None for a name that reading the workload refuses."""
+    try:
+        return recipe_of(stack).framework
+    except InputError:
+        return None
+
+
+def wrong_recomputation(recompute: object, framework: Framework, attention: str) -> str:
+    """Why a framework cannot recompute that, or need not; empty where it can."""
+    if is_modules(recompute) and framework.selects_products:
+        return "only Megatron recomputes modules by name"
+    if recompute == "selective" and not framework.selects_products and attention not in PLAIN_ATTENTION:
+        return "selective recomputation of Megatron saves nothing with flash attention"
+    return ""
+
+
+def is_modules(recompute: object) -> bool:
+    """Whether a value of ``recompute`` lists modules."""
+    return isinstance(recompute, str) and recompute.startswith("[")
+
+
 def _recompute(m: Model) -> list[Setting]:
-    """Selective only where it saves memory."""
+    """What the frameworks can do, cheapest first."""
     training = m.document.get("training")
     stated = training if isinstance(training, Mapping) else {}
-    framework = str(stated.get("framework", ""))
-    in_vain = framework in families() and saves_nothing(framework, str(stated.get("attention", "flash2")))
-    return ["none", "full"] if in_vain else ["none", "selective", "full"]
+    named = m.stacks or [stated.get("recipe") or stated.get("framework") or ""]
+    attention = str(stated.get("attention", "flash2"))
+    frameworks = [one for name in named if (one := framework_of(str(name)))]
+    values: list[Setting] = ["none", "selective"]
+    if any(not one.selects_products for one in frameworks):
+        lists = module_lists(read_model(Fields(m.document, "")))
+        values += [json.dumps(modules, separators=(",", ":")) for modules in lists]
+    values.append("full")
+    if not frameworks:
+        return values
+    return [v for v in values if not all(wrong_recomputation(v, one, attention) for one in frameworks)]
 
 
 VALUES: dict[str, Callable[[Model], Sequence[Setting]]] = {

@@ -81,26 +81,38 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
             platform = platform_of(trial.platform, trial.overrides)
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
-        workload = _workload(document, trial.settings, where, platform)
-        platform = platform.with_ranks(workload.ranks)
-        check_runnable(workload, platform)
-        peak = platform.learned.memory * workload.memory().peak_bytes
+        row, workload = _sized(document, trial, where, platform)
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))
-    usable = platform.spec.gpu.usable_bytes
-    fit = fit_probability(peak, usable)
-    row = Row(
-        trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,
-        usable_gb=usable / 1e9, fit=fit, framework=workload.setup().framework,
-    )  # fmt: skip
-    if fit < trial.least_fit:
-        over = f"needs {peak / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable"
-        return replace(row, status=TOO_LARGE, reason=over)
+    if not row.priced:
+        return row
     try:
         timed = replace(row, **_timed(workload, platform, trial.intervals))
     except StepsightError as error:
         return replace(row, status=ILLEGAL, reason=str(error))
-    return _costed(timed, trial, platform)
+    return costed(timed, trial, platform)
+
+
+def memory_row(document: Mapping[str, Any], trial: Trial, where: str) -> Row:
+    """A trial's row without its time: whether the workload can be, and how sure it is to fit."""
+    try:
+        return _sized(document, trial, where, platform_of(trial.platform, trial.overrides))[0]
+    except StepsightError as error:
+        return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))
+
+
+def _sized(document: Mapping[str, Any], trial: Trial, where: str, platform: Platform) -> tuple[Row, Workload]:
+    workload = _workload(document, trial.settings, where, platform)
+    check_runnable(workload, platform.with_ranks(workload.ranks))
+    peak, usable = platform.learned.memory * workload.memory().peak_bytes, platform.spec.gpu.usable_bytes
+    row = Row(
+        trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,
+        usable_gb=usable / 1e9, fit=fit_probability(peak, usable), framework=workload.setup().framework,
+    )  # fmt: skip
+    if row.fit < trial.least_fit:
+        over = f"needs {peak / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable"
+        row = replace(row, status=TOO_LARGE, reason=over)
+    return row, workload
 
 
 def _workload(
@@ -119,6 +131,17 @@ def _workload(
     return workload.with_plan(choose(workload, platform).winner.plan)
 
 
+def peak_bytes(
+    document: Mapping[str, Any], settings: Mapping[str, Any], where: str, platform: Platform
+) -> float | None:
+    """What the fullest rank needs; None where the workload refuses the settings. There may be more ranks
+    than the platform has."""
+    try:
+        return platform.learned.memory * _workload(document, settings, where, platform).memory().peak_bytes
+    except StepsightError:
+        return None
+
+
 def _captured(path: str, trial: Trial, platform: Platform) -> Row:
     """A captured step: only its platform can vary, and how many samples it takes in is not known."""
     answer = predict(_captured_step(path, stamp(path)), platform)
@@ -133,10 +156,10 @@ def _captured(path: str, trial: Trial, platform: Platform) -> Row:
             row, memory_gb=held.total_bytes / 1e9, usable_gb=held.usable_bytes / 1e9,
             fit=held.fit_probability,
         )  # fmt: skip
-    return _costed(row, trial, platform)
+    return costed(row, trial, platform)
 
 
-def _costed(row: Row, trial: Trial, platform: Platform) -> Row:
+def costed(row: Row, trial: Trial, platform: Platform) -> Row:
     """With the cost of a step, where a price is known: the caller's, else the platform's."""
     price = trial.price_per_gpu_hour or platform.spec.price_per_gpu_hour
     return row if price is None else replace(row, cost_per_step=price * row.ranks * row.step_time_us / 3.6e9)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from stepsight.errors import StepsightError
+from stepsight.platform.load import Platform
 from stepsight.prediction.memory import fit_probability
 from stepsight.tuning.answer import settings_text
 from stepsight.tuning.evaluate import with_settings
 from stepsight.tuning.search import SURE
-from stepsight.tuning.trial import Row
-from stepsight.workload.files import parse_workload
+from stepsight.tuning.trial import Row, frameworks_of
+from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.llm.recipe import families
@@ -46,75 +47,86 @@ class _Way:
 
 
 def flags(
-    document: Mapping[str, Any], row: Row, where: str = "workload", others: Sequence[Row] = ()
-) -> list[Flags]:
+    document: Mapping[str, Any], row: Row, where: str = "workload", others: Sequence[Row] = (),
+    platform: Platform | None = None,
+) -> list[Flags]:  # fmt: skip
     """Flags of torchtitan, Megatron-LM, and where sequences stay whole of nanotron and DeepSpeed; none for a
     DLRM. What a framework lacks is written as what it has that comes next.
 
     Where that would not fit into memory, it is the first of ``others``, which come best first, that the
-    framework can run as it stands and that fits.
+    framework can run as it stands and that fits. Where frameworks were compared, each has its own best.
+    ``platform`` decides what the document leaves open, such as the micro-batch.
     """
-    c = _config(document, row, where)
+    jobs = _Jobs(document, where, platform)
+    c = jobs.config(row)
     if c is None:
         return []
-    ways = [way for way in _WAYS if way.splits_sequences or c.layout.context == 1]
-    return [_written(way, c, row, lambda: _configs(document, others, where)) for way in ways]
+    compared = len(frameworks_of([row, *others])) > 1
+    found = []
+    for way in _WAYS:
+        own = [one for one in others if compared and one.framework == way.framework]
+        first, config = (own[0], jobs.config(own[0])) if own else (row, c)
+        if config is not None and (way.splits_sequences or config.layout.context == 1):
+            written = _written(way, config, first, own or others, jobs)
+            took = f"{first.step_time_us / 1e3:,.0f} ms"
+            best = f"its best, {took}: {settings_text(first.settings)}" if own and not written.note else ""
+            found.append(replace(written, note=written.note or best))
+    return found
 
 
-def _written(
-    way: _Way, c: LanguageConfig, row: Row, others: Callable[[], Iterator[tuple[Row, LanguageConfig]]]
-) -> Flags:
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """What rows of one search run."""
+
+    document: Mapping[str, Any]
+    where: str
+    platform: Platform | None
+
+    def config(self, row: Row) -> LanguageConfig | None:
+        try:
+            workload = parse_workload(with_settings(self.document, row.settings, self.where), self.where)
+            if self.platform is not None:
+                workload = resolve(workload, self.platform.spec.ranks, self.platform.spec.gpu)
+        except StepsightError:
+            return None
+        return workload.config if isinstance(workload, LanguageWorkload) else None
+
+    def fits(self, way: _Way, c: LanguageConfig, row: Row) -> bool:
+        """Whether what the framework runs is sure enough to fit; a row that knows no memory says nothing."""
+        if row.usable_gb <= 0:
+            return True
+        return fit_probability(1e9 * self.peak_gb(way, c), 1e9 * row.usable_gb) >= SURE
+
+    def need(self, way: _Way, c: LanguageConfig, row: Row) -> str:
+        """How much memory a configuration takes as the framework runs it, and how likely that fits."""
+        peak_gb = self.peak_gb(way, c)
+        likely = fit_probability(1e9 * peak_gb, 1e9 * row.usable_gb)
+        return f"{peak_gb:.0f} of {row.usable_gb:.0f} GB there, {100 * likely:.0f} % likely to fit"
+
+    def peak_gb(self, way: _Way, c: LanguageConfig) -> float:
+        learned = self.platform.learned.memory if self.platform else 1.0
+        return learned * language_memory(way.runs(c)).peak_bytes / 1e9
+
+
+def _written(way: _Way, c: LanguageConfig, row: Row, others: Sequence[Row], jobs: _Jobs) -> Flags:
     first = way.write(c)
-    if first.text and _fits(way, c, row):
+    if first.text and jobs.fits(way, c, row):
         return first
     why = (
-        f"the first would need {_need(way, c, row)}"
+        f"the first would need {jobs.need(way, c, row)}"
         if first.text
         else f"it cannot run the first: {first.lacks}"
     )
-    for other, found in others():
+    for other in islice(others, MOST_TRIED):
+        found = jobs.config(other)
+        if found is None or not (way.splits_sequences or found.layout.context == 1):
+            continue
         written = way.write(found)
-        whole = way.splits_sequences or found.layout.context == 1
-        if whole and not written.lacks and _fits(way, found, other):
+        if not written.lacks and jobs.fits(way, found, other):
             return replace(written, note=f"{why}; the best that it can run: {settings_text(other.settings)}")
     if not first.text:
         return replace(first, lacks="", note=why)
-    return replace(first, text="", note=f"would not fit: {_need(way, c, row)}")
-
-
-def _config(document: Mapping[str, Any], row: Row, where: str) -> LanguageConfig | None:
-    try:
-        workload = parse_workload(with_settings(document, row.settings, where), where)
-    except StepsightError:
-        return None
-    return workload.config if isinstance(workload, LanguageWorkload) else None
-
-
-def _configs(
-    document: Mapping[str, Any], rows: Sequence[Row], where: str
-) -> Iterator[tuple[Row, LanguageConfig]]:
-    for row in islice(rows, MOST_TRIED):
-        c = _config(document, row, where)
-        if c is not None:
-            yield row, c
-
-
-def _fits(way: _Way, c: LanguageConfig, row: Row) -> bool:
-    """Whether what the framework runs is sure enough to fit; a row that knows no memory says nothing."""
-    if row.usable_gb <= 0:
-        return True
-    return fit_probability(1e9 * _peak_gb(way, c), 1e9 * row.usable_gb) >= SURE
-
-
-def _need(way: _Way, c: LanguageConfig, row: Row) -> str:
-    """How much of the memory a configuration takes as the framework runs it, and how likely that fits."""
-    peak_gb = _peak_gb(way, c)
-    likely = fit_probability(1e9 * peak_gb, 1e9 * row.usable_gb)
-    return f"{peak_gb:.0f} of {row.usable_gb:.0f} GB there, {100 * likely:.0f} % likely to fit"
-
-
-def _peak_gb(way: _Way, c: LanguageConfig) -> float:
-    return language_memory(way.runs(c)).peak_bytes / 1e9
+    return replace(first, text="", note=f"would not fit: {jobs.need(way, c, row)}")
 
 
 def _as_run_by(name: str, c: LanguageConfig, *, most_zero: int = 3) -> LanguageConfig:
@@ -133,6 +145,9 @@ def _as_run_by(name: str, c: LanguageConfig, *, most_zero: int = 3) -> LanguageC
 
 def _by_torchtitan(c: LanguageConfig) -> LanguageConfig:
     run = _as_run_by("torchtitan", c)
+    if c.training.recompute == "modules":
+        selective = replace(run.training, recompute="selective", recompute_modules=())
+        run = replace(run, training=selective)
     return replace(run, layout=replace(run.layout, zero=2)) if c.layout.zero == 1 else run
 
 
@@ -178,11 +193,13 @@ def _torchtitan(c: LanguageConfig) -> Flags:
         ]
     if s.zero in (1, 2):  # parameters stay gathered from the forward to the backward pass
         parts.append("--parallelism.fsdp_reshard_after_forward never")
-    parts.append(f"--activation_checkpoint.mode {c.training.recompute}")
+    modules = c.training.recompute == "modules"
+    parts.append(f"--activation_checkpoint.mode {'selective' if modules else c.training.recompute}")
     lacking = ["no ZeRO 1, written with gradients sharded, too"] if s.zero == 1 else []
     lacking += ["no exchange of heads for parts of the sequence"] if s.context_kind == "all_to_all" else []
     lacking += _without_zero_bubble(c)
     lacking += ["no recomputation of some layers, written with all"] if c.training.recompute_layers else []
+    lacking += ["no recomputation by module, written as selective"] if modules else []
     return Flags("torchtitan", " ".join(parts), "; ".join(lacking))
 
 
@@ -221,8 +238,9 @@ def _megatron(c: LanguageConfig) -> Flags:
         some = t.recompute_layers
         how = f"block --recompute-num-layers {some}" if some else "uniform --recompute-num-layers 1"
         parts.append(f"--recompute-granularity full --recompute-method {how}")
-    elif t.recompute == "selective":
+    elif t.recompute in ("selective", "modules"):
         parts.append("--recompute-granularity selective")
+        parts += ["--recompute-modules", *t.recompute_modules] if t.recompute_modules else []
     parts += [f"--{t.precision}"] if t.precision in ("bf16", "fp16") else []
     parts += ["--bf16 --fp8-format hybrid"] if t.precision == "fp8" else []
     lacking = ["no ZeRO 2, written with ZeRO 1"] if s.zero == 2 else []
@@ -257,7 +275,7 @@ def _nanotron(c: LanguageConfig) -> Flags:
             ("no ZeRO 2 and 3, written with ZeRO 1", s.zero > 1),
             ("no interleaved stages", s.virtual_stages > 1),
             ("no context parallelism", s.context > 1),
-            ("no selective recomputation", c.training.recompute == "selective"),
+            ("no selective recomputation", c.training.recompute in ("selective", "modules")),
             ("no recomputation of some layers, written with all", c.training.recompute_layers > 0),
             ("no expert parallelism", s.expert > 1),
         )

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stepsight.errors import InputError, StepsightError
-from stepsight.hardware.spec import PlatformSpec
+from stepsight.platform.load import Platform
 from stepsight.prediction.memory import fit_probability
 from stepsight.tuning.answer import settings_text
-from stepsight.tuning.evaluate import with_settings
+from stepsight.tuning.dimensions import LANGUAGE, Model, default_dimensions
+from stepsight.tuning.evaluate import peak_bytes
 from stepsight.tuning.search import SURE
 from stepsight.tuning.space import Space, space
 from stepsight.tuning.trial import Row, Setting
-from stepsight.workload.files import parse_workload
 
 MOST_GPUS = 4096
 """This many are tried at most."""
@@ -47,28 +47,32 @@ def no_candidates(found: Space, counts: Sequence[int], *, over: bool) -> InputEr
     )
 
 
-def nothing_fits(rows: Sequence[Row], found: Space, spec: PlatformSpec | None) -> str:
-    """What to say where no configuration is sure enough to fit; a captured step has no one platform."""
-    least = min(rows, key=lambda r: r.memory_gb)
+def nothing_fits(least: Row) -> str:
+    """By how much the smallest configuration does not fit."""
     over = least.memory_gb - least.usable_gb
     amount = f"{over:.1f} GB too much" if over > 0 else "too close to the limit to be sure"
-    words = (
+    return (
         f"nothing fits: the smallest ({settings_text(least.settings)}) needs {least.memory_gb:.1f} GB of "
         f"{least.usable_gb:.1f} GB usable, {amount}"
     )
-    if spec is None:
-        return f"{words}; name platforms with more memory, --over platform=A,B"
-    helps = list(_alone(least, found, spec)) or [_together(least, found, spec)]
-    return f"{words}; this would: {', or '.join(helps)}"
 
 
-def _alone(least: Row, found: Space, spec: PlatformSpec) -> Iterator[str]:
+def what_would_fit(
+    least: Row, given: Mapping[str, Any], found: Space, platform: Platform, global_batch: int | None
+) -> str:
+    """Changes of the smallest configuration, else more GPUs. ``given`` is the workload as it was described:
+    a batch that it leaves open grows with the GPUs."""
+    helps = list(_alone(least, found, platform))
+    return f"this would: {', or '.join(helps) or _together(least, given, platform, global_batch)}"
+
+
+def _alone(least: Row, found: Space, platform: Platform) -> Iterator[str]:
     """One change of the smallest configuration that makes it fit, for each field that has one."""
     if found.document.get("kind") == "dlrm":
         return
     for path, values in ALONE:
         for value in values:
-            memory_gb = _fitting_gb(found.document, {**least.settings, path: value}, spec)
+            memory_gb = _fitting_gb(found.document, {**least.settings, path: value}, platform)
             if memory_gb and not _illegal(least, path, value):
                 yield f"{settings_text({path: value})} ({memory_gb:.0f} GB)"
                 break
@@ -79,43 +83,63 @@ def _illegal(least: Row, path: str, value: Setting) -> bool:
     return path == "parallel.zero" and value in (2, 3) and pipeline != 1
 
 
-def _together(least: Row, found: Space, spec: PlatformSpec) -> str:
-    """The fewest GPUs on which something fits, twice as many at a time, with all that saves memory."""
-    document, gpus = found.document, max(1, least.ranks)
-    while gpus <= MOST_GPUS:
-        for settings in _lean(document, gpus, spec.gpus_per_node):
-            memory_gb = _fitting_gb(document, settings, spec)
-            if memory_gb:
-                where = "these GPUs" if gpus == least.ranks else f"{gpus:,} GPUs"
-                layout = settings_text({k: v for k, v in settings.items() if k != "parallel.ranks"})
-                return f"{where}{f' with {layout}' if layout else ''} ({memory_gb:.0f} GB)"
-        gpus *= 2
-    if document.get("kind") == "dlrm":
+def _together(least: Row, given: Mapping[str, Any], platform: Platform, global_batch: int | None) -> str:
+    """The fewest GPUs on which something fits, twice as many at a time, with all that saves memory; with one
+    sequence per GPU where the batch is too small to be shared out."""
+    if given.get("kind") == "dlrm":
+        for gpus in _doubled(least.ranks):
+            if memory_gb := _fitting_gb(given, {"parallel.ranks": gpus}, platform):
+                return f"{_where(gpus, least)} ({memory_gb:.0f} GB)"
         return "tables cut in parts or in half precision (stepsight shard), or GPUs with more memory"
+    for larger_batch in (False, True):
+        for gpus in _doubled(least.ranks):
+            batch = gpus if larger_batch else global_batch
+            for document, settings in _lean(given, gpus, platform.spec.gpus_per_node, batch):
+                if memory_gb := _fitting_gb(document, settings, platform):
+                    more = f" and --global-batch {batch}" if larger_batch else ""
+                    words = f"{_where(gpus, least)}{more} with {settings_text(settings)}"
+                    return f"{words} ({memory_gb:.0f} GB)"
     return f"nothing that was tried on up to {MOST_GPUS:,} GPUs; take GPUs with more memory"
 
 
-def _lean(document: Mapping[str, Any], gpus: int, per_node: int) -> tuple[dict[str, Setting], ...]:
+def _doubled(gpus: int) -> Iterator[int]:
+    gpus = max(1, gpus)
+    while gpus <= MOST_GPUS:
+        yield gpus
+        gpus *= 2
+
+
+def _where(gpus: int, least: Row) -> str:
+    return "these GPUs" if gpus == least.ranks else f"{gpus:,} GPUs"
+
+
+def _lean(
+    given: Mapping[str, Any], gpus: int, per_node: int, batch: int | None
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Setting]]]:
     """Configurations on this many GPUs that need little memory, the least split first."""
-    if document.get("kind") == "dlrm":
-        return ({"parallel.ranks": gpus},)
+    more = set(default_dimensions(Model(given, [gpus], per_node, 0))) - set(LANGUAGE)
     try:
-        found = space(document, gpus=[gpus], per_node=per_node, over=LEAN).candidates
+        found = space(
+            given, gpus=[gpus], per_node=per_node, global_batch=batch, over={**LEAN, **dict.fromkeys(more)}
+        )
     except StepsightError:
-        return ()
-    return tuple(sorted(found, key=lambda s: (_int(s, "tensor") * _int(s, "pipeline"), -_int(s, "zero"))))
+        return
+    for settings in sorted(found.candidates, key=_splits):
+        yield found.document, settings
 
 
-def _int(settings: Mapping[str, Setting], name: str) -> int:
-    value = settings.get(f"parallel.{name}", 1)
-    return int(value) if isinstance(value, (int, float)) else 1
+def _splits(settings: Mapping[str, Setting]) -> tuple[int, int, int]:
+    """How much a layout splits: layers and operators, then sequences and experts, and ZeRO's stage."""
+
+    def of(name: str) -> int:
+        value = settings.get(f"parallel.{name}", 1)
+        return int(value) if isinstance(value, (int, float)) else 1
+
+    return of("tensor") * of("pipeline"), of("context") * of("expert"), -of("zero")
 
 
-def _fitting_gb(document: Mapping[str, Any], settings: Mapping[str, Setting], spec: PlatformSpec) -> float:
+def _fitting_gb(document: Mapping[str, Any], settings: Mapping[str, Setting], platform: Platform) -> float:
     """What the fullest rank needs where that is sure enough to fit; else zero."""
-    try:
-        workload = parse_workload(with_settings(document, settings, "tune"), "tune")
-        peak = workload.memory().peak_bytes
-    except StepsightError:
-        return 0.0
-    return peak / 1e9 if fit_probability(peak, spec.gpu.usable_bytes) >= SURE else 0.0
+    peak = peak_bytes(document, settings, "tune", platform)
+    sure = peak is not None and fit_probability(peak, platform.spec.gpu.usable_bytes) >= SURE
+    return peak / 1e9 if sure and peak is not None else 0.0

@@ -10,10 +10,11 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.tuning.bound import Bound
-from stepsight.tuning.evaluate import platform_of
+from stepsight.tuning.dimensions import RECOMPUTE, STACKS, is_modules
+from stepsight.tuning.evaluate import memory_row, platform_of
 from stepsight.tuning.journal import Journal
 from stepsight.tuning.space import Space
-from stepsight.tuning.trial import BOUNDED, Row, Setting, Trial
+from stepsight.tuning.trial import BOUNDED, Row, Setting, Trial, setting_text
 from stepsight.tuning.workers import Workers
 
 Progress = Callable[[int, int, Row | None], None]
@@ -26,9 +27,10 @@ SURE = 0.9
 """A configuration is recommended when it fits with this probability, unless another is asked for. Chosen
 in sight of published layouts: with 0.8 two of five picks ran out of memory, with 0.9 none."""
 MAYBE = 0.3
-"""One that fits with this probability is worth a try where it is faster: a run that does not fit says so."""
-LEAST_FIT = 0.05
-"""Below this probability to fit, nothing is priced."""
+"""One that fits with this probability is worth a try where it is faster: a run that does not fit says so.
+Below it, nothing is priced."""
+BOUNDED_OBJECTIVES = ("time", "cost")
+"""Objectives that grow with the step's time alone, so that a bound of the step bounds them."""
 KEPT = 16
 """The bound compares with the best this many: enough for a table of the best and their neighbours."""
 
@@ -70,9 +72,11 @@ class Search:
     bounds: bool = True
     where: str = "workload"
     min_fit: float = SURE
+    least_tokens_per_s: float = 0.0
 
     def trial(self, settings: Mapping[str, Setting], *, intervals: bool = False) -> Trial:
-        return Trial(settings, self.platform, self.overrides, self.price_per_gpu_hour, LEAST_FIT, intervals)
+        least = min(MAYBE, self.min_fit)
+        return Trial(settings, self.platform, self.overrides, self.price_per_gpu_hour, least, intervals)
 
 
 def search(
@@ -81,56 +85,93 @@ def search(
     """A row for every candidate, in the candidates' order."""
     if asked.objective not in OBJECTIVES:
         raise InputError("--objective", f"unknown {asked.objective!r}", f"one of {', '.join(OBJECTIVES)}")
+    total, document = len(found.candidates), found.document
+    trials = [asked.trial(settings) for settings in found.candidates]
+    bounded = asked.bounds and asked.objective in BOUNDED_OBJECTIVES
+    rows = _screened(found, asked, trials)
+    bounds: dict[int, Row] = {}
     bound = Bound(platform_of(asked.platform, asked.overrides))
-    document = found.document
-    bounded = asked.bounds and asked.objective == "time"
-    limits = [bound.us(document, c, asked.where) if bounded else 0.0 for c in found.candidates]
-    order = sorted(range(len(limits)), key=lambda i: (limits[i] / _samples(found, i), i))
-    rows: dict[int, Row] = {}
-    best: list[float] = []
+    for i in (i for i in range(total) if bounded and i not in rows):
+        bounds[i] = bound.row(document, trials[i], asked.where)
+        if progress:
+            progress(len(rows), total, None)
+    order = sorted(set(range(total)) - set(rows), key=lambda i: (*_order(bounds.get(i), asked), i))
+    best_of: dict[tuple[object, ...], list[float]] = {}
     at = 0
     batch = 2 * KEPT if bounded else max(len(order), 1)
     while at < len(order):
         chosen, at = order[at : at + batch], at + batch
-        chosen = sorted(_worth(chosen, limits, best, rows, asked, found))  # neighbours share most
-        for index, row in _answered(
-            document, [(i, asked.trial(found.candidates[i])) for i in chosen], asked, workers, journal
-        ):
+        hopeless = [
+            i for i in chosen
+            if i in bounds and _hopeless(bounds[i], best_of.get(_stack(bounds[i]), []), rows, asked)
+        ]  # fmt: skip
+        rows |= {i: _skipped(trials[i], bounds[i].reason, bounds[i].ranks) for i in hopeless}
+        open_ = sorted(set(chosen) - set(hopeless))  # neighbours share most
+        for index, row in _answered(document, [(i, trials[i]) for i in open_], asked, workers, journal):
             rows[index] = row
-            if row.priced and row.fit >= asked.min_fit:
-                heapq.heappush(best, -score(row, "time"))
+            if row.priced and row.fit >= asked.min_fit and row.tokens_per_s >= asked.least_tokens_per_s:
+                best = best_of.setdefault(_stack(row), [])
+                heapq.heappush(best, -score(row, asked.objective))
                 if len(best) > KEPT:
                     heapq.heappop(best)
             if progress:
-                progress(len(rows), len(order), row)
-    return [rows[i] for i in range(len(order))]
+                progress(len(rows), total, row)
+    return [rows[i] for i in range(total)]
 
 
-def _worth(
-    chosen: list[int],
-    limits: Sequence[float],
-    best: list[float],
-    rows: dict[int, Row],
-    asked: Search,
-    found: Space,
-) -> list[int]:
-    """Those that may still be among the best; the others get a row that says so."""
-    if len(best) < KEPT:
-        return chosen
-    worst_us = -best[0]
-    kept = []
-    for i in chosen:
-        if limits[i] <= worst_us * _samples(found, i):
-            kept.append(i)
-        else:
-            words = f"takes at least {limits[i] / 1e3:.1f} ms"
-            rows[i] = Row(found.candidates[i], asked.platform, BOUNDED, reason=words)
-    return kept
+def _stack(row: Row) -> tuple[object, ...]:
+    """The framework or recipe of a row where they are compared: each has its own best."""
+    return tuple(row.settings.get(path) for path in STACKS)
 
 
-def _samples(found: Space, i: int) -> float:
-    """Samples of a candidate's step; the bound is known for language models only, which state them."""
-    return float(found.candidates[i].get("global_batch", found.document.get("global_batch", 1)))
+def _order(least: Row | None, asked: Search) -> tuple[bool, float]:
+    """The most promising first; last what cannot meet the deadline, the fastest first."""
+    if least is None or not least.step_time_us:
+        return False, 0.0
+    late = least.tokens_per_s < asked.least_tokens_per_s
+    return late, -least.tokens_per_s if late else score(least, asked.objective)
+
+
+def _hopeless(least: Row, best: list[float], rows: Mapping[int, Row], asked: Search) -> bool:
+    """Whether a candidate's bound shows that it cannot be among the best, or in time. Of candidates that are
+    all late the fastest are priced, to say by how much."""
+    if not least.step_time_us:
+        return False
+    if least.tokens_per_s < asked.least_tokens_per_s and any(row.priced for row in rows.values()):
+        return True
+    return len(best) == KEPT and score(least, asked.objective) > -best[0]
+
+
+def _screened(found: Space, asked: Search, trials: Sequence[Trial]) -> dict[int, Row]:
+    """Of Megatron's kinds of recomputation only the cheapest that fits can be the best of a layout, and only
+    the most thorough one the smallest: rows of the others, and of those that do not fit."""
+    layouts: dict[tuple[object, ...], list[int]] = {}
+    for i, settings in enumerate(found.candidates):
+        if settings.get(RECOMPUTE, "selective") != "selective":
+            layout = tuple(value for path, value in settings.items() if path != RECOMPUTE)
+            layouts.setdefault(layout, []).append(i)
+    rows: dict[int, Row] = {}
+    for same in layouts.values():
+        kinds = [found.candidates[i][RECOMPUTE] for i in same]
+        if not set(filter(is_modules, kinds)) & set(found.cheapest_first):
+            continue
+        if asked.objective == "memory":
+            words = f"larger than recompute {setting_text(kinds[-1])}"
+            rows |= {i: _skipped(trials[i], words) for i in same[:-1]}
+            continue
+        for at, i in enumerate(same):
+            row = memory_row(found.document, trials[i], asked.where)
+            if not row.priced:
+                rows[i] = row
+            elif row.fit >= asked.min_fit:
+                words = f"slower than recompute {setting_text(kinds[at])}, which fits"
+                rows |= {j: _skipped(trials[j], words, row.ranks) for j in same[at + 1 :]}
+                break
+    return rows
+
+
+def _skipped(trial: Trial, reason: str, ranks: int = 0) -> Row:
+    return Row(trial.settings, trial.platform, BOUNDED, ranks=ranks, reason=reason)
 
 
 def _answered(

@@ -14,11 +14,17 @@ from itertools import product
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.tuning.dimensions import Model, default_dimensions, values_of
+from stepsight.tuning.dimensions import (
+    RECOMPUTE,
+    STACKS,
+    Model,
+    default_dimensions,
+    framework_of,
+    values_of,
+    wrong_recomputation,
+)
 from stepsight.tuning.trial import Setting
-from stepsight.workload.llm.checks import saves_nothing
 from stepsight.workload.llm.layout import DEFAULT_BATCH
-from stepsight.workload.llm.recipe import families
 
 DEPENDENT = (
     "data", "ranks", "schedule", "virtual_stages", "shard_group", "reshard", "prefetch", "bucket_mb",
@@ -26,17 +32,21 @@ DEPENDENT = (
 )  # fmt: skip
 """Fields of [parallel] that only mean something for one layout: they are set anew for each."""
 MOST_CANDIDATES = 200_000
-"""Combinations that are enumerated at most."""
+"""Combinations that are enumerated at most, without those of recomputation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The document without what is varied, its candidates, and why combinations were refused."""
+    """The document without what is varied, its candidates, and why combinations were refused.
+
+    ``cheapest_first``: kinds of recomputation in this order, where nobody asked for particular ones.
+    """
 
     document: dict[str, Any]
     candidates: tuple[dict[str, Setting], ...]
     refused: Mapping[str, int]
     dimensions: Mapping[str, tuple[Setting, ...]]
+    cheapest_first: tuple[Setting, ...] = ()
 
 
 def space(
@@ -44,34 +54,43 @@ def space(
     over: Mapping[str, list[Setting] | None] | None = None,
 ) -> Space:  # fmt: skip
     """All legal configurations of a document on this many GPUs."""
-    if document.get("kind") == "dlrm":
-        model = Model(document, gpus, per_node, 0)
-    else:
-        model = Model(document, gpus, per_node, global_batch or _global_batch(document, max(gpus)))
-    chosen = dict(over) if over else dict.fromkeys(default_dimensions(model))
+    over = over or {}
+    stacks = [value for path in STACKS for value in over.get(path) or ()]
+    is_dlrm = document.get("kind") == "dlrm"
+    batch = 0 if is_dlrm else global_batch or _global_batch(document, max(gpus))
+    model = Model(document, gpus, per_node, batch, stacks)
+    chosen = dict(over)
+    if not set(over) - set(STACKS):
+        chosen |= dict.fromkeys(default_dimensions(model))
     dimensions: dict[str, tuple[Setting, ...]] = {
         path: tuple(values_of(path, model) if given is None else given) for path, given in chosen.items()
     }
     base = _without(document, dimensions, model)
     kept = {f"parallel.{k}": 3 if v == "fsdp" else v for k, v in base["parallel"].items()}
-    found: list[dict[str, Setting]] = []
-    refused: Counter[str] = Counter()
-    total = len(gpus)
-    for values in dimensions.values():
-        total *= len(values)
+    total = len(gpus) * math.prod(len(values) for path, values in dimensions.items() if path != RECOMPUTE)
     if total > MOST_CANDIDATES:
         raise InputError(
             "--over", f"spans {total:,} combinations", f"give fewer values (at most {MOST_CANDIDATES:,})"
         )
-    for settings in _products(dimensions, gpus):
-        made = dict(settings) if document.get("kind") == "dlrm" else _spread(settings, kept, model)
+    trainings = {path: values for path, values in dimensions.items() if path.startswith("training.")}
+    layouts = {path: values for path, values in dimensions.items() if path not in trainings}
+    found: list[dict[str, Setting]] = []
+    refused: Counter[str] = Counter()
+    for settings in _products(layouts, gpus):
+        made = settings if is_dlrm else _spread(settings, kept, model)
         reason = made if isinstance(made, str) else _refusal(made, model, kept)
-        if reason:
-            refused[reason] += 1
-        elif isinstance(made, dict) and made not in found[-8:]:
-            found.append(made)
+        if isinstance(made, str) or reason:
+            refused[reason] += math.prod(map(len, trainings.values()))
+            continue
+        for values in product(*trainings.values()):
+            whole = {**made, **dict(zip(trainings, values, strict=True))}
+            if wrong := _wrong_recomputation(whole, model):
+                refused[wrong] += 1
+            else:
+                found.append({path: whole[path] for path in (*dimensions, *made) if path in whole})
     distinct = list({tuple(sorted(c.items(), key=str)): c for c in found}.values())
-    return Space(base, tuple(distinct), dict(refused.most_common()), dimensions)
+    cheapest_first = dimensions.get(RECOMPUTE, ()) if chosen.get(RECOMPUTE) is None else ()
+    return Space(base, tuple(distinct), dict(refused.most_common()), dimensions, cheapest_first)
 
 
 def _global_batch(document: Mapping[str, Any], gpus: int) -> int:
@@ -163,16 +182,19 @@ def _spread(
     return made
 
 
-def _runs_again_in_vain(made: Mapping[str, Setting], m: Model) -> bool:
+def _wrong_recomputation(made: Mapping[str, Setting], m: Model) -> str:
+    """Why the candidate's framework does not recompute so; empty where it does."""
     training = m.document.get("training") or {}
 
-    def stated(name: str, default: str) -> str:
+    def stated(name: str, default: str = "") -> str:
         return str(made.get(f"training.{name}", training.get(name, default)))
 
     usual = "torchtitan" if str(made.get("parallel.zero", 0)) in ("3", "fsdp") else "megatron"
-    framework = stated("framework", usual)
-    known = stated("recompute", "none") == "selective" and framework in families()
-    return known and saves_nothing(framework, stated("attention", "flash2"))
+    framework = framework_of(stated("recipe") or stated("framework", usual))
+    if framework is None:
+        return ""
+    recompute = made.get(RECOMPUTE, training.get("recompute", "none"))
+    return wrong_recomputation(recompute, framework, stated("attention", "flash2"))
 
 
 def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting]) -> str:
@@ -200,8 +222,6 @@ def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting])
         return "ZeRO 2 and 3 do not go with a pipeline"
     if of("expert") > 1 and (data * tensor * of("context")) % of("expert"):
         return "expert does not divide the ranks of a stage"
-    if _runs_again_in_vain(made, m):
-        return "selective recomputation of Megatron saves nothing with flash attention"
     if m.number("sequence") % of("context"):
         return "context does not divide the sequence"
     return ""

@@ -10,6 +10,16 @@ from stepsight.prediction.memory import FITS
 
 Setting = str | int | float | bool
 
+
+def setting_text(value: Setting) -> str:
+    """A setting's value in words; a list of names as its members."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str) and value.startswith('["'):
+        return value.strip("[]").replace('"', "").replace(",", "+")
+    return str(value)
+
+
 PRICED, TOO_LARGE, ILLEGAL, BOUNDED, FAILED = "priced", "too large", "illegal", "bounded", "failed"
 """What became of a trial: it has a time; its memory does not fit; the workload refuses it; a bound shows that
 it cannot be among the best; the worker that ran it died twice."""

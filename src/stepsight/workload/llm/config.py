@@ -38,6 +38,14 @@ MODULES = ("core_attn", "layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "mo
 ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
 
 
+def module_lists(model: LanguageModel) -> list[tuple[str, ...]]:
+    """Lists of Megatron's ``--recompute-modules`` that are worth a trial, cheapest first: activation
+    functions, norms too, whole MLPs."""
+    cheap = ("moe_act" if model.experts else "mlp_act",)
+    latent = [(*cheap, "layernorm", "mla_up_proj")] if model.latent else []
+    return [cheap, (*cheap, "layernorm"), *latent, ("mlp",)]
+
+
 @dataclass(frozen=True, slots=True)
 class LanguageTraining:
     """How the model is trained.
