@@ -65,6 +65,16 @@ def test_where_the_fake_gpu_cannot_be_set_up_a_trace_is_asked_for(tmp_path: Path
         ranks.answer_of(answer, -11)
 
 
+ON_THE_CPU = """
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -72,6 +82,7 @@ def test_where_the_fake_gpu_cannot_be_set_up_a_trace_is_asked_for(tmp_path: Path
         ("import sys; sys.exit(0)", r"sys\.exit\(0\) after 0 optimizer steps; 3 are needed"),
         ("import sys; sys.exit('no data')", "exit code 1: no data"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL"),
+        (ON_THE_CPU, "put nothing on the GPU"),
     ],
 )
 def test_a_script_that_ends_early_is_named_in_one_line(tmp_path: Path, text: str, problem: str) -> None:

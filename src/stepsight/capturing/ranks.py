@@ -23,7 +23,7 @@ import msgspec
 from stepsight.capturing.program import Family, families, groups_of
 from stepsight.capturing.request import RECORD, Answer, Request
 from stepsight.capturing.step import CapturedStep, Samples, decode_program
-from stepsight.errors import ScriptFailedError, StepsightError
+from stepsight.errors import InputError, ScriptFailedError, StepsightError
 from stepsight.processes import end, end_group
 from stepsight.program.job import Group, Job, RankProgram
 
@@ -109,6 +109,11 @@ class Capturing:
                 index[key] = len(programs)
                 programs.append(decode_program(answer.program))
             program_of[rank] = index[key]
+        if not any(op.kernels or op.collective for program in programs for op in program.ops):
+            raise InputError(
+                self.request.script, "put nothing on the GPU: its steps launched no kernel",
+                'move the model and its data there (model.cuda(), device="cuda")',
+            )  # fmt: skip
         order = tuple(program_of[_stand_in(rank, list(program_of), found)] for rank in range(world))
         groups = groups_of(found, world)
         for answer in self.answers.values():
