@@ -34,6 +34,11 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters but for tab and line feed; marks that change the writing direction."""
 
 
+def counted(n: int, word: str) -> str:
+    """1 run, 2 runs."""
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+
+
 class ReaderGoneError(Exception):
     """Whoever reads standard output (head, less) has seen enough."""
 

@@ -76,4 +76,4 @@ def test_a_job_of_many_ranks_says_how_many_are_not_drawn(
 ) -> None:
     monkeypatch.setattr(page_timeline, "MOST_SETS", 2)
     place, _ = picture(waiting, identical_ranks(waiting.timeline))
-    assert "1 ranks are not drawn" in place or "2 ranks are not drawn" in place
+    assert "1 rank not drawn" in place or "2 ranks not drawn" in place

@@ -101,3 +101,25 @@ def test_the_same_command_finds_the_same_plan(workload):
     found = [json.loads(run(workload, "--platform", "4xV100-SXM2", "--json").stdout) for _ in range(2)]
     assert found[0]["plan"] == found[1]["plan"]
     assert found[0]["plans_priced"] == found[1]["plans_priced"]
+
+
+def test_the_plan_is_written_before_anything_is_printed(workload, tmp_path, monkeypatch):
+    """As with ``| head``: whoever reads the output may stop early."""
+
+    def gone(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("stepsight.report.sharding.show", gone)
+    result = run(workload, "--platform", "4xV100-SXM2", "--out", str(tmp_path / "plan.json"))
+    assert isinstance(result.exception, BrokenPipeError)
+    assert Plan.from_json((tmp_path / "plan.json").read_text()).ranks == 4
+
+
+def test_whole_tables_are_always_allowed(workload):
+    result = run(workload, "--platform", "4xV100-SXM2", "--kind", "data_parallel", "--json")
+    kinds = {shard["kind"] for shard in json.loads(result.stdout)["plan"]["shards"]}
+    assert kinds <= {"table_wise", "data_parallel"}
+
+
+def test_one_rank_is_no_ranks(workload):
+    assert "7 tables over 1 rank of" in run(workload, "-p", "1xV100-SXM2", "--set", "parallel.ranks=1").output

@@ -38,6 +38,7 @@ from stepsight.capturing.values import Values, install_checks, install_routing
 from stepsight.hardware.spec import USABLE_SHARE
 from stepsight.program.allocator import CachingAllocator
 from stepsight.program.aten.call import Precision
+from stepsight.terminal import counted
 from stepsight.workload.memory import CONTEXT_BYTES
 
 COMPILED = (
@@ -86,7 +87,7 @@ class Session:
         _watch_optimizers(self.boundaries)
 
     def _begin(self) -> None:
-        self.progress(f"recording after {self.boundaries.seen} steps")
+        self.progress(f"recording after {counted(self.boundaries.seen, 'step')}")
         if self.recorder.recording:
             self._profile.stop()
         gc.collect()

@@ -18,6 +18,7 @@ from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import LinkSpec, PlatformSpec
+from stepsight.terminal import counted
 
 _CONSTANTS = area("collectives")
 KERNEL_FLOOR_US = _CONSTANTS.number("KERNEL_FLOOR_US")
@@ -120,7 +121,7 @@ class GroupShape:
 
     def __str__(self) -> str:
         if self.inside_a_node:
-            return f"{self.ranks} GPUs of one node"
+            return f"{counted(self.ranks, 'GPU')} of one node"
         return f"{self.ranks} GPUs on {self.nodes} nodes"
 
 
@@ -136,7 +137,7 @@ def group_shape(ranks: Sequence[int], platform: PlatformSpec) -> GroupShape:
         raise InputError(
             f"platform {platform.name}",
             f"a process group names rank {max(ranks) if min(ranks) >= 0 else min(ranks)}, "
-            f"but the platform has {platform.ranks} GPUs",
+            f"but the platform has {counted(platform.ranks, 'GPU')}",
             "choose a larger platform, or fewer ranks",
         )
     per_node = Counter(rank // platform.gpus_per_node for rank in ranks)

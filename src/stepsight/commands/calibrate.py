@@ -10,6 +10,7 @@ import click
 
 from stepsight.commands import options
 from stepsight.errors import InputError
+from stepsight.terminal import counted
 
 PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec stepsight{rank}'."
 
@@ -146,7 +147,7 @@ def _show(folder: Path, found: dict[str, Any]) -> None:
         ("error on check steps", f"±{100 * found['rehearsal_spread']:.1f} %"),
         ("repeated measurements differ by", f"kernels {kernels:.1f} %, steps {steps:.1f} %"),
     ]
-    title = f"platform {folder}: {found['ranks']} ranks on {found['device']}"
+    title = f"platform {folder}: {counted(found['ranks'], 'rank')} on {found['device']}"
     console.print(listing(("", " "), rows, title=title, left=(" ",)))
     if found["noisy"]:
         console.print(

@@ -10,6 +10,7 @@ import click
 
 from stepsight.commands import options
 from stepsight.errors import InputError
+from stepsight.terminal import counted
 
 if TYPE_CHECKING:
     from stepsight.tables.indices.summary import TableSummary
@@ -111,7 +112,7 @@ def _print_table(file: Path, summaries: Sequence[TableSummary]) -> None:
         "1 %, 10 %: lookups that a cache for this share of the distinct rows serves"
     )
     if len(summaries) > _TABLES_SHOWN:
-        console.print(f"… and {len(summaries) - _TABLES_SHOWN} more tables; --json has them all")
+        console.print(f"… and {counted(len(summaries) - _TABLES_SHOWN, 'more table')}; --json has them all")
 
 
 def _hit_at(summary: TableSummary, share: float) -> float:

@@ -12,6 +12,7 @@ import click
 from stepsight.commands import options
 from stepsight.errors import InputError
 from stepsight.inputs import limit
+from stepsight.terminal import counted
 
 
 @click.command()
@@ -74,7 +75,7 @@ def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None
     shown = ", ".join(f"{count} {label}" for label, count in counts.items())
     if out is None:
         click.echo(table_text(content, times), nl=False)
-    message = f"{len(times.source)} kernels: {shown}" + (f"; written to {out}" if out else "")
+    message = f"{counted(len(times.source), 'kernel')}: {shown}" + (f"; written to {out}" if out else "")
     click.echo(message, err=out is None)
 
 
@@ -188,7 +189,7 @@ def _print_collectives(rows: list[dict[str, Any]]) -> None:
         for row in rows
     ]  # fmt: skip
     console = terminal()
-    console.print(f"{rows[0]['collective']} over {rows[0]['ranks']} GPUs of {rows[0]['platform']}")
+    console.print(f"{rows[0]['collective']} over {counted(rows[0]['ranks'], 'GPU')} of {rows[0]['platform']}")
     console.print(listing(("bytes", "time µs", "from – to", "busbw GB/s", "source"), shown, left=("source",)))
     for number, note in enumerate(notes, start=1):
         console.print(f"[{number}] {note}")
@@ -212,7 +213,7 @@ def _import_benchmark(
         return
     if done.created:
         click.echo(f"made {folder / 'platform.toml'}: check the GPU and how many a node has")
-    what = f"{first.kind} over {first.ranks} GPUs" if len(groups) == 1 else f"{len(groups)} curves"
-    click.echo(f"{len(done.run.timings)} times of {what} written to {done.path}")
+    what = f"{first.kind} over {counted(first.ranks, 'GPU')}" if len(groups) == 1 else f"{len(groups)} curves"
+    click.echo(f"{counted(len(done.run.timings), 'time')} of {what} written to {done.path}")
     for line in done.run.skipped:
         click.echo(f"left out: {line}", err=True)

@@ -198,7 +198,7 @@ def deliver(
     prediction: Prediction, *, as_json: bool, timeline: Path | None = None, chakra: Path | None = None,
     html: Path | None = None, run: WholeRun | None = None,
 ) -> None:  # fmt: skip
-    """Print the answer, as JSON or as tables, with the whole run where one was asked for; write the files."""
+    """Write the files, then print the answer, with the whole run where one was asked for."""
     from stepsight.prediction.answer import document
     from stepsight.prediction.runnable import precision_warning
     from stepsight.report.perfetto import chrome_trace
@@ -209,17 +209,17 @@ def deliver(
             click.echo(f"warning: {warning}", err=True)
         show(prediction, console, run)
 
+    if chakra:
+        from stepsight.report.chakra import export_chakra
+
+        export_chakra(prediction.timeline, chakra)
     options.deliver(
         lambda: document(prediction) | ({"whole_run": run.to_dict()} if run else {}), shown,
         (timeline, lambda: chrome_trace(prediction)), (html, lambda: page(prediction, run=run)),
         as_json=as_json,
     )  # fmt: skip
-    if chakra:
-        from stepsight.report.chakra import export_chakra
-
-        export_chakra(prediction.timeline, chakra)
-        if not as_json:
-            options.print_written([chakra])
+    if chakra and not as_json:
+        options.print_written([chakra])
 
 
 RANKS_HELP = (

@@ -11,6 +11,7 @@ import click
 
 from stepsight.commands import options
 from stepsight.errors import InputError
+from stepsight.terminal import counted
 from stepsight.workload.files import Workload, load_workload
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ def _show(measurement: Measurement, files: list[Path], notes: list[str]) -> None
         *((f"rank {rank}", f"{time_us / 1e3:.3f}") for rank, time_us in enumerate(m.rank_us)),
     ]
     console = terminal()
-    console.print(listing(("", "ms"), rows, title=f"{m.name}: measured on {m.device}, {m.ranks} ranks"))
+    console.print(
+        listing(("", "ms"), rows, title=f"{m.name}: measured on {m.device}, {counted(m.ranks, 'rank')}")
+    )
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
     for path in files:

@@ -18,6 +18,7 @@ from stepsight.inputs import number, whole
 from stepsight.platform.conditions import PARTS as OF_CATEGORY
 from stepsight.platform.conditions import Learned, network_weights
 from stepsight.records import nearest
+from stepsight.terminal import counted
 
 GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING = "gemm", "attention", "memory_bound", "embedding"
 HOST, LINK, NETWORK = "host", "link", "network"
@@ -73,7 +74,7 @@ class Evidence:
 def note(learned: Learned, evidence: Evidence) -> str:
     """One line for every answer on such a platform."""
     moved = [f"{WORDS[p]} ×{getattr(learned, p):.2f}" for p in PARTS if abs(getattr(learned, p) - 1) >= 0.005]
-    runs = f"{evidence.runs} run{'s' if evidence.runs != 1 else ''}"
+    runs = counted(evidence.runs, "run")
     source = f" ({evidence.source})" if evidence.source else ""
     return f"learned from {runs}{source}: {', '.join(moved) or 'no change'}"
 

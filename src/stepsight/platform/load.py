@@ -34,6 +34,7 @@ from stepsight.overheads.tables import Overheads
 from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, contention_of, read_learned
 from stepsight.platform.evidence import Evidence, note, read_evidence
 from stepsight.records import Table, assigned, nearest, override, read_toml, record
+from stepsight.terminal import counted
 
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
@@ -142,7 +143,7 @@ class Platform:
         """The same platform, refused where it has fewer GPUs than the job needs."""
         if ranks > self.spec.ranks:
             raise InputError(
-                f"platform {self.name}", f"has {self.spec.ranks} GPUs, the workload needs {ranks}",
+                f"platform {self.name}", f"has {counted(self.spec.ranks, 'GPU')}, the workload needs {ranks}",
                 "name a larger platform or use fewer ranks (parallel.ranks, capture --world)",
             )  # fmt: skip
         return self

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepsight.errors import StepsightError
 from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING
 from stepsight.simulate.price import COMMUNICATION
+from stepsight.terminal import counted
 
 if TYPE_CHECKING:
     from stepsight.prediction.answer import Prediction
@@ -163,7 +164,7 @@ def assumed(p: Prediction) -> str:
     elif setup and setup.framework:
         words.append(f"framework {setup.framework}")
     words.append(
-        f"on {ranks:,} of {p.gpus:,} {p.gpu.name if p.gpu else 'GPUs'}" if p.gpus else f"{ranks:,} ranks"
+        f"on {ranks:,} of {p.gpus:,} {p.gpu.name if p.gpu else 'GPUs'}" if p.gpus else counted(ranks, "rank")
     )
     return ", ".join(words)
 

@@ -32,6 +32,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import COLLECTIVE_KINDS, Kernel
 from stepsight.records import nearest
 from stepsight.simulate.sustained import alone_us
+from stepsight.terminal import counted
 
 Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
 
@@ -151,7 +152,7 @@ def collective_time(
     n = ranks or on.spec.ranks
     if n > on.spec.ranks:
         raise InputError(
-            f"platform {on.name}", f"has {on.spec.ranks} GPUs, the group needs {n}",
+            f"platform {on.name}", f"has {counted(on.spec.ranks, 'GPU')}, the group needs {n}",
             "name a larger platform or give fewer ranks",
         )  # fmt: skip
     check_axes(on.site, ("world",), f"platform {on.name}")

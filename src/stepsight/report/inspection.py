@@ -21,6 +21,7 @@ from stepsight.report.pieces import (
     section,
     tag,
 )
+from stepsight.terminal import counted
 from stepsight.trace.steps import NO_MARKS
 
 MOST_RANKS = 64
@@ -31,7 +32,7 @@ SEARCHED = 8
 def show(seen: Inspection, console: Console) -> None:
     """Print to the console."""
     device = device_of(seen)
-    show_lines([f"{len(seen.files)} of {seen.world_size} ranks, {device}", *facts(seen)], console)
+    show_lines([f"{len(seen.files)} of {counted(seen.world_size, 'rank')}, {device}", *facts(seen)], console)
     show_lines((f"note: {w}" for w in seen.warnings), console)
     for one in (*([] if seen.cpu_only else [_ranks(seen), _path(seen)]), *listings(seen)):
         show_listing(one, console)
@@ -72,7 +73,7 @@ def facts(seen: Inspection) -> list[str]:
         f"{share(seen.link_rate)} of kernels are linked to their operator.",
     ]
     if seen.orphans:
-        lines.append(f"{seen.orphans:,} kernels were launched before the recording began.")
+        lines.append(f"{counted(seen.orphans, 'kernel')} launched before the recording began.")
     if seen.straggler is not None:
         lines.append(f"Rank {seen.straggler} is the straggler: the others wait for it.")
     return lines

@@ -49,6 +49,7 @@ from stepsight.report.ranks import identical_ranks, identical_summaries, rank_se
 from stepsight.report.runs import whole_run_listing
 from stepsight.report.timeline import picture
 from stepsight.tables.table import CACHED
+from stepsight.terminal import counted
 
 MOST_RANKS_LISTED = 8
 MOST_NOTES = 6
@@ -380,7 +381,7 @@ def _show_trust(p: Prediction, console: Console) -> None:
         console.print(Text(f"note: {note}", style="dim"))
     if len(listed) > MOST_NOTES:
         more = len(listed) - MOST_NOTES
-        console.print(Text(f"… {more} more note{'s' * (more > 1)} in --json", style="dim"))
+        console.print(Text(f"… {counted(more, 'more note')} in --json", style="dim"))
 
 
 def _trust(p: Prediction) -> Html:

@@ -12,6 +12,7 @@ from stepsight.prediction.display import change, look, share, size, time
 from stepsight.prediction.learn.lesson import Lesson, RunResult, Validation
 from stepsight.prediction.whole_run import WholeRun
 from stepsight.report.listing import Listing, Report
+from stepsight.terminal import counted
 
 
 def lesson_report(lesson: Lesson) -> Report:
@@ -26,7 +27,7 @@ def lesson_report(lesson: Lesson) -> Report:
     if abs(math.log(memory)) > 0.01:
         below.append(f"memory: {memory:.2f} times the predicted peak")
     return Report(
-        f"{lesson.evidence.runs} runs on {lesson.based_on}", (),
+        f"{counted(lesson.evidence.runs, 'run')} on {lesson.based_on}", (),
         (
             Listing(title, ("part", "factor", "90 % interval"), factors),
             _runs(lesson.rows, "with these factors", below),
@@ -44,7 +45,7 @@ def validation_report(found: Validation) -> Report:
     titles = ("runs learned from", "mean error", "inside the interval")
     curve = Listing("mean error of the other runs", titles, points)
     return Report(
-        f"{len(found.rows)} runs on {found.platform}", (sentence,),
+        f"{counted(len(found.rows), 'run')} on {found.platform}", (sentence,),
         (_runs(found.rows, "others learned"), curve),
     )  # fmt: skip
 
@@ -104,7 +105,7 @@ def _suspects(found: Diagnosis) -> Listing:
 
 def whole_run_listing(found: WholeRun) -> Listing:
     """Days, GPU-hours, cost, energy and goodput of a run."""
-    title = f"whole run: {found.steps:,} steps on {found.gpus:,} GPUs"
+    title = f"whole run: {counted(found.steps, 'step')} on {counted(found.gpus, 'GPU')}"
     words = found.failure_words()
     columns = ("", "expected", "90 % interval")
     return Listing(title, columns, found.lines(), below=[words] if words else [])

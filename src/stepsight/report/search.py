@@ -17,6 +17,7 @@ from stepsight.prediction.display import change, look
 from stepsight.report.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.listing import Listing, show_lines, show_listing
 from stepsight.report.pieces import Fragment, Html, bar, frame, legend, notes, section, table, tag
+from stepsight.terminal import counted
 from stepsight.tuning.answer import Answer, Neighbour, part_word, settings_text, why
 from stepsight.tuning.dimensions import short_name, short_names
 from stepsight.tuning.flags import Flags
@@ -107,7 +108,7 @@ def remarks(answer: Answer) -> list[str]:
         took = long_time(answer.epoch_samples / best.samples_per_s)
         money = best.cost_of(answer.epoch_samples)
         cost = f", cost {money:,.4g}" if money is not None else ""
-        lines.append(f"an epoch of {answer.epoch_samples:,} samples: {took}{cost}")
+        lines.append(f"an epoch of {counted(answer.epoch_samples, 'sample')}: {took}{cost}")
     if best.cost_per_step is not None:
         per_token = best.cost_per_million_tokens
         tokens = f", {per_token:.4g} per million tokens" if per_token is not None else ""
@@ -165,10 +166,6 @@ def _near(n: Neighbour) -> str:
         return f"{name}{n.row.reason or n.row.status}"
     fits = "" if n.row.fit >= SURE else " (may not fit)" if n.row.fits else " (does not fit)"
     return f"{name}{change(n.slower, 1)}{fits}"
-
-
-def counted(n: int, word: str) -> str:
-    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
 
 
 def long_time(seconds: float) -> str:
@@ -368,7 +365,7 @@ def sweep_page(rows: Sequence[Row], workload: str) -> str:
         section(title, _plot(priced, along, figure, power, platforms, unit or title), lead=BANDS)
         for title, unit, figure, power in _figures(priced)
     ]
-    top = tag("div", tag("h1", f"{workload}: {len(rows):,} configurations"))
+    top = tag("div", tag("h1", f"{workload}: {counted(len(rows), 'configuration')}"))
     listed = replace(_rows(rows), title="rows")
     return frame(f"stepsight sweep: {workload}", top, [*plots, listed.section()])
 

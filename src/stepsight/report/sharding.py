@@ -25,6 +25,7 @@ from stepsight.report.pieces import (
 from stepsight.report.prediction import embedding_sections, tables_listing
 from stepsight.sharding.choice import Choice, PlanCandidate
 from stepsight.tables.plan import Plan, Shard, plan_summary
+from stepsight.terminal import counted
 
 BAR_WIDTH = 32
 MOST_RANKS_LISTED, MOST_RANKS = 16, 128
@@ -61,7 +62,10 @@ def sharding_page(choice: Choice) -> str:
 
 
 def _title(choice: Choice) -> str:
-    return f"{choice.workload}: {choice.tables} tables over {choice.ranks} ranks of {choice.platform}"
+    return (
+        f"{choice.workload}: {counted(choice.tables, 'table')} over {counted(choice.ranks, 'rank')} of "
+        f"{choice.platform}"
+    )
 
 
 def kinds_sentence(plan: Plan) -> str:
@@ -79,7 +83,7 @@ def _headline(choice: Choice) -> Text:
     bound = "no lower bound is known for this stack"
     if found.bound_us is not None and found.gap is not None:
         bound = f"at most {share(found.gap)} from optimal (lower bound {time(found.bound_us)})"
-    rest += f"\n           {bound}; {found.priced:,} plans priced in {found.seconds:.1f} s"
+    rest += f"\n           {bound}; {counted(found.priced, 'plan')} priced in {found.seconds:.1f} s"
     rest += " (ended by --budget: another run may find another plan)" if found.timed_out else ""
     return text.append(rest, style="not bold")
 
@@ -92,7 +96,7 @@ def _top(choice: Choice) -> Html:
         verdict.append(f" {SAME_TIME_NOTE}")
     heading = tag("h1", choice.workload, tag("span", " on ", classes="on"), choice.platform)
     entries = [
-        ("tables", f"{choice.tables:,}", f"over {choice.ranks:,} ranks"),
+        ("tables", f"{choice.tables:,}", f"over {counted(choice.ranks, 'rank')}"),
         (
             "from optimal at most",
             "–" if found.gap is None else share(found.gap),

@@ -21,6 +21,7 @@ from stepsight.report.perfetto import launches, name_of
 from stepsight.report.pieces import Html, asset, joined, legend, tag, text
 from stepsight.report.ranks import RankSet, most_telling
 from stepsight.simulate.timeline import RankTimes, Timeline
+from stepsight.terminal import counted
 
 MOST_SETS = 12
 """Ranks that differ drawn below each other; more would not be read."""
@@ -89,7 +90,7 @@ def picture(prediction: Prediction, sets: Sequence[RankSet]) -> tuple[Html, Html
     drawn = most_telling(sets, prediction.ranks, MOST_SETS)
     data = _data(prediction, drawn)
     left_out = prediction.timeline.ranks - sum(len(a.ranks) for a in drawn)
-    note = f"{left_out:,} ranks are not drawn; shown are the busiest, the least busy and the first ones."
+    note = f"{counted(left_out, 'rank')} not drawn; shown are the busiest, the least busy and the first ones."
     place = Html(asset("timeline.html").replace("{spoken}", text(_spoken(prediction, drawn))))
     # No element may begin or end inside a script, whatever a kernel is called.
     safe = data.decode().replace("<", "\\u003c")
@@ -192,7 +193,7 @@ def _detail(item: Kernel | Collective) -> str:
     if isinstance(item, Collective):
         return f"{item.kind}, {size(item.bytes)}, group {item.group}"
     sizes = " ".join(f"{name}={value:g}" for name, value in item.dims)
-    tables = f" {len(item.lookup.tables)} tables" if item.lookup else ""
+    tables = f" {counted(len(item.lookup.tables), 'table')}" if item.lookup else ""
     return f"{item.dtype} {sizes}{tables}"
 
 

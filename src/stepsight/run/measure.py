@@ -19,6 +19,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.run.ranks import Ranks
 from stepsight.run.worker import Rank, map_for_steps
+from stepsight.terminal import counted
 from stepsight.workload.files import Workload
 
 
@@ -94,7 +95,7 @@ def measure_all(
     """Train several workloads on one group of ranks, their blocks interleaved."""
     for workload in workloads:
         if workload.ranks != ranks.ranks:
-            problem = f"is spread over {workload.ranks} ranks, the group has {ranks.ranks}"
+            problem = f"is spread over {counted(workload.ranks, 'rank')}, the group has {ranks.ranks}"
             raise InputError(workload.name, problem, f"set its ranks to {ranks.ranks}")
     answers = ranks.call(train, tuple(workloads), steps, blocks, warmup)
     marks = np.asarray(answers)

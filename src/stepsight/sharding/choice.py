@@ -24,6 +24,7 @@ from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import TABLE_WISE, Plan
 from stepsight.tables.sharders import PLACEMENTS, SHARDERS
 from stepsight.tables.table import Table
+from stepsight.terminal import counted
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import JOINT_STACK, OWN_PROGRAMS
 from stepsight.workload.files import resolve
@@ -159,7 +160,9 @@ def _check_given(plan: Plan, workload: DlrmWorkload) -> None:
     where = f"plan {plan.sharder or 'given'}"
     if plan.ranks != workload.ranks:
         raise InputError(
-            where, f"is for {plan.ranks} ranks, the workload has {workload.ranks}", "make them agree"
+            where,
+            f"is for {counted(plan.ranks, 'rank')}, the workload has {workload.ranks}",
+            "make them agree",
         )
     plan.check(workload.tables, where)
 
@@ -263,6 +266,8 @@ def _nowhere(pricer: PlanPricer, rules: Rules, plan: Plan) -> tuple[str, str]:
     )
     missing = [kind for kind in USUAL_KINDS if kind not in rules.kinds]
     fix = (
-        f"allow {', '.join(missing)}" if missing else f"use more than {pricer.ranks} ranks or smaller tables"
+        f"allow {', '.join(missing)}"
+        if missing
+        else f"use more than {counted(pricer.ranks, 'rank')} or smaller tables"
     )
     return problem, fix

@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 from stepsight.errors import InputError
 from stepsight.hardware.spec import BYTES_PER_GB
 from stepsight.inputs import check_limit
+from stepsight.terminal import counted
 from stepsight.trace.events import (
     ANNOTATION,
     CATEGORIES,
@@ -142,7 +143,7 @@ def _decode_loosely(file: TraceFile) -> tuple[_Document, list[str]]:
             f"{file.name}: cut or broken JSON; {len(events)} events read, the last {lost_bytes} bytes lost"
         )
     if odd:
-        warnings.append(f"{file.name}: {odd} events with unexpected fields were left out")
+        warnings.append(f"{file.name}: left out {counted(odd, 'event')} with unexpected fields")
     try:
         document = msgspec.convert({**loose, "traceEvents": []}, _Document, strict=False)
     except msgspec.ValidationError:
@@ -169,7 +170,10 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
             place.append(event)
     document.traceEvents = []
     if impossible:
-        warnings = (*warnings, f"{file.name}: {impossible} events with impossible times were left out")
+        warnings = (
+            *warnings,
+            f"{file.name}: left out {counted(impossible, 'event')} with impossible times",
+        )
     if not kinds[HOST_OP] and not kinds[RUNTIME] and not kinds[GPU]:
         raise InputError(
             file.path,
@@ -181,7 +185,7 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
         in_time_order(events)
     repeated = sum(_drop_repeated(events) for events in kinds.values())
     if repeated:
-        warnings = (*warnings, f"{file.name}: {repeated} events are listed twice: they count once")
+        warnings = (*warnings, f"{file.name}: {counted(repeated, 'event')} listed twice, counted once")
     _check_times(file, kinds[GPU])
     _check_ranks(file, document.distributedInfo)
     if not kinds[HOST_OP]:

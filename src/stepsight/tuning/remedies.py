@@ -8,6 +8,7 @@ from typing import Any
 from stepsight.errors import InputError, StepsightError
 from stepsight.platform.load import Platform
 from stepsight.prediction.memory import fit_probability
+from stepsight.terminal import counted
 from stepsight.tuning.answer import settings_text
 from stepsight.tuning.dimensions import LANGUAGE, Model, default_dimensions
 from stepsight.tuning.evaluate import peak_bytes
@@ -31,12 +32,12 @@ ALONE: tuple[tuple[str, tuple[Setting, ...]], ...] = (
 
 def no_candidates(found: Space, counts: Sequence[int], *, over: bool) -> InputError:
     """What to say if no combination is valid: of values that were asked for, or on this many GPUs."""
-    reasons = ", ".join(f"{reason} ({n:,} times)" for reason, n in list(found.refused.items())[:3])
+    reasons = ", ".join(f"{reason} ({counted(n, 'time')})" for reason, n in list(found.refused.items())[:3])
     problem = f"no valid configuration: {reasons or 'there is nothing to combine'}"
     if over:
         return InputError("--over", problem, "widen the space")
     gpus, batch = max(counts), found.document.get("global_batch")
-    where = f"{gpus} GPU" + ("s" if gpus > 1 else "")
+    where = counted(gpus, "GPU")
     if not isinstance(batch, int) or batch < 1:
         return InputError(where, problem, "ask for another number with --gpus")
     fewer = max(n for n in range(1, gpus + 1) if batch % n == 0)

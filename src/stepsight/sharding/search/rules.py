@@ -132,7 +132,7 @@ def check_fits(costs: PartCosts, rules: Rules, gpu_memory: str) -> None:
 
 
 def _smaller(costs: PartCosts, sizes: Sequence[float], room: float) -> str:
-    """What else would make the tables fit: fp16 rows, an optimizer without state."""
+    """What else would make the tables fit: fp16 rows, an optimizer without state, host memory."""
     hints = []
     weights = sum(t.weight_bytes for t in costs.tables)
     halved = sum(t.weight_bytes / 2 for t in costs.tables if t.dtype == "fp32")
@@ -140,4 +140,5 @@ def _smaller(costs: PartCosts, sizes: Sequence[float], room: float) -> str:
         hints.append("with fp16 rows")
     if weights < sum(sizes) and weights <= room:
         hints.append("with sgd, which keeps no state")
+    hints.append("with --host-memory, which keeps some of them there")
     return "".join(f", or {hint}" for hint in hints)

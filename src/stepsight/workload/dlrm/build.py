@@ -19,6 +19,7 @@ from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table, check_tables
+from stepsight.terminal import counted
 from stepsight.workload.described import Described
 from stepsight.workload.dlrm import embeddings, exchange, torchrec, torchrec_cpu
 from stepsight.workload.dlrm.config import (
@@ -61,7 +62,7 @@ class DlrmWorkload(Described[DlrmConfig]):
     def setup(self) -> Setup:
         """Batch, precision and how tables and dense part are spread."""
         c = self.config
-        sharding = f"{len(c.tables)} tables, sharding {c.plan.sharder or 'by a given plan'}"
+        sharding = f"{counted(len(c.tables), 'table')}, sharding {c.plan.sharder or 'by a given plan'}"
         details = (sharding,) if c.ranks > 1 else ()
         return Setup(
             samples=c.batch, precision=c.training.precision, parallel=(("data", c.ranks),), details=details

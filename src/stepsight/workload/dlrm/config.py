@@ -21,6 +21,7 @@ from stepsight.tables.sharders import PLACEMENTS
 from stepsight.tables.table import CACHE_SHARE, CACHED, DEVICE, MOST_BAG_SPREAD, ROW_DTYPES, Table
 from stepsight.tables.table import PLACEMENTS as TABLE_PLACEMENTS
 from stepsight.tables.torchrec_plan import planned_ranks, read_plan
+from stepsight.terminal import counted
 from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
 
@@ -354,7 +355,7 @@ def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str, 
         )
     if plan.ranks != ranks:
         raise InputError(
-            where, f"the plan is for {plan.ranks} ranks, the job has {ranks}",
+            where, f"the plan is for {counted(plan.ranks, 'rank')}, the job has {ranks}",
             f"set parallel.ranks={plan.ranks}, or make a plan for {ranks} (`stepsight shard`)",
         )  # fmt: skip
     plan.check(tables, where)
