@@ -127,7 +127,7 @@ def _gpu_counts(asked: Sequence[Setting], most: int, platform: str) -> list[int]
     counts = list(dict.fromkeys(int(n) if isinstance(n, (int, float)) else 0 for n in asked))
     for given, count in zip(dict.fromkeys(asked), counts, strict=True):
         if count != given or not 1 <= count <= most:
-            wrong = f"{given} of {counted(most, 'GPU')} of {platform}"
+            wrong = f"{given} of the {counted(most, 'GPU')} of {platform}"
             raise InputError("--gpus", wrong, "ask for 1 to all of them")
     return counts or [most]
 
