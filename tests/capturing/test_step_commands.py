@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from stepsight.capturing.step import save_step
+from stepsight.capturing.step import Samples, save_step
 from stepsight.cli import cli
 from stepsight.errors import InputError
 from tests.lab.score.capture.tiny import step
@@ -49,6 +50,14 @@ def test_a_slower_host_is_a_changed_field_of_the_platform(saved: str) -> None:
 def test_questions_are_asked_of_it(saved: str, question: str) -> None:
     out = run("compare", saved, "-p", "1xH100-SXM", "--what-if", question, "--json").stdout
     assert json.loads(out)["difference_us"] != 0
+
+
+def test_a_larger_batch_is_of_more_samples(tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    save_step(replace(step(), samples=Samples(count=16)), path)
+    out = run("compare", str(path), "-p", "1xH100-SXM", "--what-if", "batch=2", "--json").stdout
+    before, after = (json.loads(out)[side]["throughput"] for side in ("before", "after"))
+    assert after["samples_per_s"] > before["samples_per_s"]
 
 
 def test_platforms_are_swept_and_tuning_says_so(saved: str) -> None:

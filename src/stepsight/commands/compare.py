@@ -108,7 +108,9 @@ def _of_captured(
     overrides = options.captured_assignments(both)
     step = CapturedOn.of(load_step(a), load_platform(platform, overrides))
     after = changed(step, questions)
-    return compare(step.predicted(), after.predicted(), work_ratio=work_ratio(step, after, questions))
+    ratio = work_ratio(step, after, questions)
+    after = after.with_samples(round(ratio * step.step.samples.count))
+    return compare(step.predicted(), after.predicted(), work_ratio=ratio)
 
 
 def _of_trace(

@@ -167,6 +167,10 @@ class CapturedOn:
     def on(self, platform: Platform) -> CapturedOn:
         return replace(self, platform=platform)
 
+    def with_samples(self, count: int) -> CapturedOn:
+        """The same step of this many samples."""
+        return replace(self, step=replace(self.step, samples=replace(self.step.samples, count=count)))
+
     def predicted(self) -> Prediction:
         return predict_captured(replace(self.step, job=self.job.job), self.platform)
 
