@@ -31,10 +31,10 @@ from stepsight.tables.plan import TABLE_WISE, Plan
 _CONSTANTS = area("sharding")
 CLOSE_ENOUGH = _CONSTANTS.number("CLOSE_ENOUGH")
 EVENNESS = _CONSTANTS.number("EVENNESS")
-LEVEL = _CONSTANTS.number("LEVEL")
 LEAST_EXPOSED = _CONSTANTS.number("LEAST_EXPOSED")
 OVERFULL = _CONSTANTS.number("OVERFULL")
 PLANS = _CONSTANTS.whole("PLANS")
+QUICK_ERROR = _CONSTANTS.number("QUICK_ERROR")
 SHAKES = _CONSTANTS.whole("SHAKES")
 STARTS = _CONSTANTS.whole("STARTS")
 WALKED = _CONSTANTS.whole("WALKED")
@@ -61,7 +61,7 @@ class Progress:
 class Found:
     """The best plan of a search: its step time, the lower bound if one is known, and what the search took.
 
-    ``rivals`` are the best plans of other combinations of kinds that the quick price does not tell from it.
+    ``rivals`` are the best plans of other combinations of kinds that may be faster when simulated.
     ``timed_out``: a limit in seconds ended it, so that another run may find another plan.
     """
 
@@ -125,7 +125,7 @@ class _Search:
             best[kinds] = self._improve(drafts, fewer)
         draft, score = best[kinds]
         step_us = self._step_us(draft)
-        plans = {d.plan("search"): s for d, s in best.values() if s <= score * (1 + LEVEL)}
+        plans = {d.plan("search"): s for d, s in best.values() if s <= score * (1 + QUICK_ERROR)}
         plan, *rivals = sorted(plans, key=lambda plan: plans[plan])
         return Found(
             plan, step_us, self.bound_us, self.priced, self._seconds(), self._fits(draft), self.timed_out,
