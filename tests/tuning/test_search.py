@@ -35,6 +35,14 @@ def test_the_bound_never_discards_the_best(answer):
     assert answer.top == everything.top
 
 
+def test_many_virtual_stages_are_tried_where_few_are_fast():
+    deep = {**MODEL, "layers": 40}
+    over = ["pp=2,4,8", "vp", "mbs=1", "zero=0,1"]
+    found = tune(deep, PLATFORM, over=over)
+    assert found.best.settings["parallel.virtual_stages"] == 10
+    assert found.best == tune(deep, PLATFORM, over=over, bounds=False).best
+
+
 def test_no_prediction_lies_below_its_bound():
     bound = Bound(load_platform(PLATFORM))
     found = space(MODEL, gpus=[8], per_node=8)
@@ -89,6 +97,16 @@ def test_what_hardly_fits_is_not_worth_a_try(fit, offered):
     assert (made.maybe is not None) is offered
     listed = {0.3: "fits with 30 %); --min-fit 0.3", 0.79: "fits with 79 %); --min-fit 0.75"}
     assert listed.get(fit, "") in "\n".join(remarks(made))
+
+
+def test_of_what_may_fit_the_largest_expected_gain_is_named():
+    best = Row({"a": 1}, PLATFORM, step_time_us=1e5, samples_per_s=10.0, fit=1.0)
+    rows = [
+        Row({"a": fit}, PLATFORM, step_time_us=us, samples_per_s=1e6 / us, fit=fit)
+        for us, fit in ((94e3, 0.5), (95e3, 0.85), (99e3, 0.89))
+    ]
+    made = _answer(Space({}, (), {}, {}), Search(platform=PLATFORM), [best, *rows], [best], 0.0)
+    assert made.maybe == rows[1]
 
 
 UNNAMED = {**MODEL, "training": {"precision": "bf16"}}

@@ -64,6 +64,15 @@ def test_modules_are_recomputed_where_the_framework_can():
     assert both.refused["only Megatron recomputes modules by name"] > 0
 
 
+def test_a_pipeline_is_interleaved_as_the_recipe_does_it():
+    deep = {**MODEL, "layers": 40, "parallel": {"pipeline": 2, "data": 4, "micro_batch": 1}}
+    usual = parse_workload(deep, "t").config.layout.virtual_stages
+    assert usual not in (1, 2, 4)
+    found = space(deep, gpus=[8], per_node=8, over=parsed_over(["pp,vp,micro_batch=1"]))
+    stages = {c["parallel.virtual_stages"] for c in found.candidates if c["parallel.pipeline"] == 2}
+    assert stages == {1, 2, 4, usual}
+
+
 def test_frameworks_are_compared_over_all_layouts():
     layouts = set(legal().dimensions)
     assert set(legal(["training.framework=megatron,torchtitan"]).dimensions) == {

@@ -211,7 +211,7 @@ def progress_bar(word: str, *, quiet: bool) -> Iterator[Callable[[int, int, Row 
 
 
 FIRST_LINE_S, NEXT_LINE_S = 2.0, 10.0
-"""When work that is still under way is first said to be, and how often from then on."""
+"""Seconds until the first line, and between lines."""
 
 
 def _lines(word: str) -> Callable[[int, int, Row | None], None]:

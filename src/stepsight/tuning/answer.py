@@ -37,10 +37,10 @@ class Answer:
     """What a search found.
 
     ``top`` are the best with their intervals, of those that fit with a probability of ``min_fit``; ``ties``
-    all others of them that are too close to the best to call, in the table or not. ``maybe`` is the fastest
-    below that (`MAYBE` at least), where it beats the best. ``front`` is the Pareto front of time, memory and
-    cost. ``counts`` say what became of the candidates; ``document`` is the workload into which a
-    row's settings are put.
+    all others of them that are too close to the best to call, in the table or not. ``maybe`` is the one
+    below that (`MAYBE` at least) with the largest expected gain, where one beats the best. ``front`` is the
+    Pareto front of time, memory and cost. ``counts`` say what became of the candidates; ``document`` is the
+    workload into which a row's settings are put.
     """
 
     workload: str
@@ -119,37 +119,28 @@ def _goals(row: Row) -> tuple[float, float, float]:
 def neighbours(
     best: Row, rows: Sequence[Row], dimensions: Mapping[str, Sequence[Setting]], objective: str
 ) -> list[Neighbour]:
-    """For every dimension the nearest values up and down, all else as in the best where that is possible."""
+    """For every dimension the nearest values up and down that were tried, all else as in the best; data
+    parallelism follows from the rest."""
+
+    def value_of(row: Row, path: str) -> Setting:
+        return row.settings.get(path, dimensions[path][0])
+
+    near: dict[tuple[str, Setting], list[Row]] = {}
+    for row in rows:
+        changed = [path for path in dimensions if value_of(row, path) != value_of(best, path)]
+        if len(changed) == 1 and row.ranks in (best.ranks, 0):  # what was not priced may not know them
+            near.setdefault((changed[0], value_of(row, changed[0])), []).append(row)
     found = []
     for path, values in dimensions.items():
-        here = best.settings.get(path)
-        listed = list(values)
+        here = value_of(best, path)
+        listed = [value for value in dict.fromkeys(values) if value == here or (path, value) in near]
         at = listed.index(here) if here in listed else 0
-        for value in dict.fromkeys(listed[max(0, at - 1) : at + 2]):
-            if value == here or (here is None and value == listed[0]):
-                continue
-            near = [r for r in rows if _only(r, best, path, value, dimensions)]
-            if near:
-                row = min(near, key=lambda r: (not r.priced, score(r, objective)))
+        for value in listed[max(0, at - 1) : at + 2]:
+            if value != here:
+                row = min(near[path, value], key=lambda r: (not r.priced, score(r, objective)))
                 slower = score(row, objective) / score(best, objective) - 1 if row.priced else None
                 found.append(Neighbour(path, value, row, slower))
     return found
-
-
-def _only(
-    row: Row, best: Row, path: str, value: Setting, dimensions: Mapping[str, Sequence[Setting]]
-) -> bool:
-    """The row has that value there and is otherwise as the best; data parallelism follows from the rest."""
-    if row.settings.get(path, dimensions[path][0]) != value:
-        return False
-    return (
-        all(
-            row.settings.get(p, v[0]) == best.settings.get(p, v[0])
-            for p, v in dimensions.items()
-            if p != path
-        )
-        and row.ranks in (best.ranks, 0)  # what was not priced may not know them
-    )
 
 
 def why(row: Row, best: Row) -> str:

@@ -175,8 +175,12 @@ def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], secon
     first = best[0]
     by_settings = {tuple(sorted(map(str, r.settings.items()))): r for r in best}
     merged = tuple(by_settings.get(tuple(sorted(map(str, r.settings.items()))), r) for r in rows)
-    unsure = [r for r in ranked(rows, asked.objective, sure=0.0) if MAYBE <= r.fit < asked.min_fit]
-    maybe = next((r for r in unsure if score(r, asked.objective) < score(first, asked.objective)), None)
+    unsure = [r for r in rows if r.priced and MAYBE <= r.fit < asked.min_fit]
+
+    def expected_gain(row: Row) -> float:
+        return row.fit * (score(first, asked.objective) - score(row, asked.objective))
+
+    maybe = max((r for r in unsure if expected_gain(r) > 0), key=expected_gain, default=None)
     ties = [
         r
         for r in ranked(merged, asked.objective)

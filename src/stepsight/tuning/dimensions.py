@@ -18,7 +18,7 @@ from stepsight.workload.llm.checks import PLAIN_ATTENTION
 from stepsight.workload.llm.config import module_lists
 from stepsight.workload.llm.families import read_model
 from stepsight.workload.llm.layout import CONTEXT_KINDS
-from stepsight.workload.llm.recipe import Framework, recipe_of
+from stepsight.workload.llm.recipe import Framework, Recipe, recipe_of
 
 ALIASES = {
     "tp": "parallel.tensor", "tensor": "parallel.tensor", "pp": "parallel.pipeline",
@@ -42,9 +42,19 @@ SHORT = {
 """How a field is headed in a table."""
 STACKS = ("training.framework", "training.recipe")
 """Fields that name a training stack: a search that compares stacks tries the layouts of each."""
-RECOMPUTE = "training.recompute"
+RECOMPUTE, STAGES = "training.recompute", "parallel.virtual_stages"
+VIRTUAL_STAGES = (1, 2, 4)
 LONG_SEQUENCE = 16384
 """Tokens from which on context parallelism is tried unasked."""
+
+
+@lru_cache(maxsize=64)
+def known_recipe(name: str) -> Recipe | None:
+    """The recipe of a name, or of a framework's; None for a name that reading the workload refuses."""
+    try:
+        return recipe_of(name)
+    except InputError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,14 @@ class Model:
     per_node: int
     global_batch: int
     stacks: Sequence[Setting] = field(default=())
+
+    @property
+    def recipes(self) -> list[Recipe]:
+        """Those that are compared, or the one that the document names."""
+        training = self.document.get("training")
+        stated = training if isinstance(training, Mapping) else {}
+        named = self.stacks or [stated.get("recipe") or stated.get("framework") or ""]
+        return [one for name in named if (one := known_recipe(str(name)))]
 
     def number(self, name: str, default: int = 1) -> int:
         value = self.document.get(name, default)
@@ -105,13 +123,16 @@ def _experts(m: Model) -> list[int]:
     return [e for e in _powers(min(int(count), max(m.gpus))) if int(count) % e == 0]
 
 
-@lru_cache(maxsize=64)
-def framework_of(stack: str) -> Framework | None:
-    """The framework that a name stands for; None for a name that reading the workload refuses."""
-    try:
-        return recipe_of(stack).framework
-    except InputError:
-        return None
+def _virtual_stages(m: Model) -> list[int]:
+    """A few, and for each pipeline as many as the recipe has there."""
+    batches = _powers(m.global_batch)
+    own = {n for p in _pipeline(m) for k in batches for n in usual_stages(m, p, p * k)}
+    return sorted({*VIRTUAL_STAGES, *own})
+
+
+def usual_stages(m: Model, pipeline: int, micro_batches: int) -> set[int]:
+    """Virtual stages that recipes have where nobody states them."""
+    return {one.virtual_stages(m.number("layers"), pipeline, micro_batches) for one in m.recipes}
 
 
 def wrong_recomputation(recompute: object, framework: Framework, attention: str) -> str:
@@ -131,10 +152,8 @@ def is_modules(recompute: object) -> bool:
 def _recompute(m: Model) -> list[Setting]:
     """What the frameworks can do, cheapest first."""
     training = m.document.get("training")
-    stated = training if isinstance(training, Mapping) else {}
-    named = m.stacks or [stated.get("recipe") or stated.get("framework") or ""]
-    attention = str(stated.get("attention", "flash2"))
-    frameworks = [one for name in named if (one := framework_of(str(name)))]
+    attention = str(training.get("attention", "flash2")) if isinstance(training, Mapping) else "flash2"
+    frameworks = [one.framework for one in m.recipes]
     values: list[Setting] = ["none", "selective"]
     if any(not one.selects_products for one in frameworks):
         lists = module_lists(read_model(Fields(m.document, "")))
@@ -151,7 +170,7 @@ VALUES: dict[str, Callable[[Model], Sequence[Setting]]] = {
     "parallel.zero": lambda m: [0, 1, 2, 3],
     "parallel.micro_batch": lambda m: _powers(max(1, m.global_batch)),
     "training.recompute": _recompute,
-    "parallel.virtual_stages": lambda m: [1, 2, 4],
+    STAGES: _virtual_stages,
     "parallel.context": lambda m: _powers(8) if m.number("sequence") >= LONG_SEQUENCE else [1, 2, 4],
     "parallel.context_kind": lambda m: list(CONTEXT_KINDS),
     "parallel.expert": _experts,

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.tuning.bound import Bound
-from stepsight.tuning.dimensions import RECOMPUTE, STACKS, is_modules
+from stepsight.tuning.dimensions import RECOMPUTE, STACKS, STAGES, VIRTUAL_STAGES, is_modules
 from stepsight.tuning.evaluate import memory_row, platform_of
 from stepsight.tuning.journal import Journal
 from stepsight.tuning.space import Space
@@ -31,6 +31,9 @@ MAYBE = 0.3
 Below it, nothing is priced."""
 BOUNDED_OBJECTIVES = ("time", "cost")
 """Objectives that grow with the step's time alone, so that a bound of the step bounds them."""
+MANY_STAGES_GAIN = 1.15
+"""More virtual stages than a few are tried where a layout is at most this much slower than the best: they
+only shrink what is left of the pipeline bubble."""
 KEPT = 16
 """The bound compares with the best this many: enough for a table of the best and their neighbours."""
 
@@ -97,18 +100,23 @@ def search(
             progress(len(rows), total, None)
     order = sorted(set(range(total)) - set(rows), key=lambda i: (*_order(bounds.get(i), asked), i))
     best_of: dict[tuple[object, ...], list[float]] = {}
+    fastest: dict[tuple[object, ...], float] = {}
     at = 0
     batch = 2 * KEPT if bounded else max(len(order), 1)
     while at < len(order):
         chosen, at = order[at : at + batch], at + batch
         hopeless = [
             i for i in chosen
-            if i in bounds and _hopeless(bounds[i], best_of.get(_stack(bounds[i]), []), rows, asked)
+            if i in bounds and (_hopeless(bounds[i], best_of.get(_stack(bounds[i]), []), rows, asked)
+                                or _far_behind(bounds[i], fastest))
         ]  # fmt: skip
         rows |= {i: _skipped(trials[i], bounds[i].reason, bounds[i].ranks) for i in hopeless}
         open_ = sorted(set(chosen) - set(hopeless))  # neighbours share most
         for index, row in _answered(document, [(i, trials[i]) for i in open_], asked, workers, journal):
             rows[index] = row
+            if row.priced:
+                layout = _layout(row)
+                fastest[layout] = min(score(row, asked.objective), fastest.get(layout, math.inf))
             if row.priced and row.fit >= asked.min_fit and row.tokens_per_s >= asked.least_tokens_per_s:
                 best = best_of.setdefault(_stack(row), [])
                 heapq.heappush(best, -score(row, asked.objective))
@@ -124,12 +132,30 @@ def _stack(row: Row) -> tuple[object, ...]:
     return tuple(row.settings.get(path) for path in STACKS)
 
 
-def _order(least: Row | None, asked: Search) -> tuple[bool, float]:
-    """The most promising first; last what cannot meet the deadline, the fastest first."""
+def _layout(row: Row) -> tuple[object, ...]:
+    """A row's settings without those that a layout's rows differ little by."""
+    return tuple(value for path, value in row.settings.items() if path not in (RECOMPUTE, STAGES))
+
+
+def _many_stages(row: Row) -> bool:
+    return row.settings.get(STAGES, 1) not in VIRTUAL_STAGES
+
+
+def _far_behind(least: Row, fastest: Mapping[tuple[object, ...], float]) -> bool:
+    """Whether a candidate of many virtual stages, which take long to simulate, has a layout that is slow with
+    few of them."""
+    if not _many_stages(least) or not fastest:
+        return False
+    return fastest.get(_layout(least), math.inf) > MANY_STAGES_GAIN * min(fastest.values())
+
+
+def _order(least: Row | None, asked: Search) -> tuple[bool, bool, float]:
+    """The most promising first; then many virtual stages; last what cannot meet the deadline, the fastest
+    first."""
     if least is None or not least.step_time_us:
-        return False, 0.0
+        return False, False, 0.0
     late = least.tokens_per_s < asked.least_tokens_per_s
-    return late, -least.tokens_per_s if late else score(least, asked.objective)
+    return late, _many_stages(least), -least.tokens_per_s if late else score(least, asked.objective)
 
 
 def _hopeless(least: Row, best: list[float], rows: Mapping[int, Row], asked: Search) -> bool:

@@ -17,9 +17,12 @@ from stepsight.errors import InputError
 from stepsight.tuning.dimensions import (
     RECOMPUTE,
     STACKS,
+    STAGES,
+    VIRTUAL_STAGES,
     Model,
     default_dimensions,
-    framework_of,
+    known_recipe,
+    usual_stages,
     values_of,
     wrong_recomputation,
 )
@@ -72,6 +75,7 @@ def space(
         raise InputError(
             "--over", f"spans {total:,} combinations", f"give fewer values (at most {MOST_CANDIDATES:,})"
         )
+    open_stages = STAGES in chosen and chosen[STAGES] is None
     trainings = {path: values for path, values in dimensions.items() if path.startswith("training.")}
     layouts = {path: values for path, values in dimensions.items() if path not in trainings}
     found: list[dict[str, Setting]] = []
@@ -79,6 +83,8 @@ def space(
     for settings in _products(layouts, gpus):
         made = settings if is_dlrm else _spread(settings, kept, model)
         reason = made if isinstance(made, str) else _refusal(made, model, kept)
+        if not reason and open_stages and isinstance(made, dict):
+            reason = _unusual_stages(made, model, kept)
         if isinstance(made, str) or reason:
             refused[reason] += math.prod(map(len, trainings.values()))
             continue
@@ -182,6 +188,20 @@ def _spread(
     return made
 
 
+def _unusual_stages(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting]) -> str:
+    """Virtual stages beyond a few are tried where a recipe has them."""
+    stages = _whole(made.get(STAGES), 1)
+    if stages in VIRTUAL_STAGES:
+        return ""
+
+    def of(name: str) -> int:
+        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}")), 1)
+
+    batch = _whole(made.get("global_batch"), m.global_batch)
+    usual = usual_stages(m, of("pipeline"), batch // (of("data") * of("micro_batch")))
+    return "" if stages in usual else "no recipe has as many virtual stages"
+
+
 def _wrong_recomputation(made: Mapping[str, Setting], m: Model) -> str:
     """Why the candidate's framework does not recompute so; empty where it does."""
     training = m.document.get("training") or {}
@@ -190,11 +210,11 @@ def _wrong_recomputation(made: Mapping[str, Setting], m: Model) -> str:
         return str(made.get(f"training.{name}", training.get(name, default)))
 
     usual = "torchtitan" if str(made.get("parallel.zero", 0)) in ("3", "fsdp") else "megatron"
-    framework = framework_of(stated("recipe") or stated("framework", usual))
-    if framework is None:
+    recipe = known_recipe(stated("recipe") or stated("framework", usual))
+    if recipe is None:
         return ""
     recompute = made.get(RECOMPUTE, training.get("recompute", "none"))
-    return wrong_recomputation(recompute, framework, stated("attention", "flash2"))
+    return wrong_recomputation(recompute, recipe.framework, stated("attention", "flash2"))
 
 
 def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting]) -> str:
