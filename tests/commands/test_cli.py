@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -157,8 +158,8 @@ def test_what_does_not_fit_comes_with_options_that_were_tried():
     job = ("predict", "llama3-8b", "-p", "8xH100-SXM", "--set", "zero=1")
     done = stepsight(*job)
     line = next(line for line in done.stdout.splitlines() if "to make it fit: --set" in line)
-    options = line.split("--set ", 1)[1].split("  (")[0]
-    again = stepsight(*job, "--must-fit", "--set", options)
+    options = shlex.split(line.split("to make it fit: ", 1)[1].split("  (")[0])
+    again = stepsight(*job, "--must-fit", *options)
     assert again.returncode == 0, again.stdout
     assert "DOES NOT FIT" not in again.stdout
 

@@ -148,3 +148,7 @@ def test_a_job_that_does_not_fit_is_tried_with_modules_run_again() -> None:
     assert not found.fits
     lines = [one.set_line for one in found.changes]
     assert any(line.startswith("--set 'training.recompute=[") for line in lines)
+
+
+def test_a_shipped_step_goes_on_the_gpus_that_there_are() -> None:
+    assert advise("resnet50", "1xA100-SXM4-80G").prediction.step_us > 0

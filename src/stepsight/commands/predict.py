@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +191,8 @@ def with_remedies(
     ]
     tried = tried[:MOST_REMEDIES] or list(p.what_would_help)
     if p.language is not None and len(tried) < MOST_REMEDIES:
-        tried.append(f"or search all layouts: stepsight tune {workload} -p {p.platform}")
+        sets = "".join(f" --set {shlex.quote(one)}" for one in assignments)
+        tried.append(f"or search all layouts: stepsight tune {workload} -p {p.platform}{sets}")
     return replace(p, remedies=tuple(tried))
 
 

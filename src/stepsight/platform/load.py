@@ -144,7 +144,7 @@ class Platform:
         if ranks > self.spec.ranks:
             raise InputError(
                 f"platform {self.name}", f"has {counted(self.spec.ranks, 'GPU')}, the workload needs {ranks}",
-                "name a larger platform or use fewer ranks (parallel.ranks, capture --world)",
+                "name a larger platform, or lower parallel.data, tensor or pipeline (capture: --world)",
             )  # fmt: skip
         return self
 

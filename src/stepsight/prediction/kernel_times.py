@@ -105,13 +105,21 @@ def kernel_time(
     )
 
 
+MAY_BE_ZERO = frozenset({
+    "bytes", "read_bytes", "write_bytes", "causal", "window", "padding", "indexed", "reordered", "flops",
+})  # fmt: skip
+
+
 def _check_sizes(family: str, sizes: Mapping[str, float]) -> None:
     known = FAMILIES[family].dims
     for key, value in sizes.items():
         if key not in known:
             raise InputError(f"size {key}", f"{family} has no size {key!r}", nearest(key, known))
-        if not 0 <= value < float("inf"):
-            raise InputError(f"size {key}={value:g}", "is not zero or more and finite", "give a real size")
+        least = 0 if key in MAY_BE_ZERO else 1
+        if not least <= value < float("inf") or value != int(value):
+            raise InputError(
+                f"size {key}={value:g}", f"is no whole number from {least} on", "give a real size"
+            )
     missing = missing_sizes(family, sizes)
     if missing:
         fix = "give " + ", ".join(f"{name}=…" for name in missing)

@@ -43,13 +43,13 @@ class RunPlan:
         for name in self.__slots__:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise InputError(f"--{name.replace('_', '-')}", f"is {value:g}", "give a positive number")
+                option = "price" if name == "price_per_gpu_hour" else name.replace("_", "-")
+                raise InputError(f"--{option}", f"is {value:g}", "give a positive number")
         lengths = [n for n in ("tokens", "samples", "steps", "epochs") if getattr(self, n) is not None]
         if len(lengths) != 1:
-            given = " and ".join(f"--{n}" for n in lengths) or "none of them"
-            raise InputError(
-                given, "the length of a run", "give one of --tokens, --samples, --steps, --epochs"
-            )
+            given = " and ".join(f"--{n}" for n in lengths) or "a whole run"
+            problem = "several lengths of one run" if lengths else "needs its length"
+            raise InputError(given, problem, "give one of --tokens, --samples, --steps, --epochs")
         if (self.epochs is None) != (self.epoch_samples is None):
             raise InputError("--epochs", "needs --epoch-samples", "give both, or --samples")
         if self.mtbf_hours is not None and self.checkpoint_seconds is None:

@@ -48,6 +48,16 @@ def with_full_names(document: Mapping[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
+OTHER_WORDS = {
+    "lora": "training.adapters=lora", "qlora": "training.adapters=qlora", "dora": "training.adapters=dora",
+    "lora_rank": "training.adapter_rank", "batch_size": "global_batch", "batch": "global_batch",
+    "seq_len": "sequence", "context_length": "sequence", "dtype": "training.precision",
+    "fsdp": "parallel.zero=3", "ddp": "parallel.zero=0", "checkpointing": "training.recompute",
+    "flash_attention": "training.attention", "gpus": "parallel.ranks", "experts": "moe.experts",
+}  # fmt: skip
+"""Fields by names that people know from other tools."""
+
+
 class Fields:
     """One table of the file: typed reads that remember which keys were known.
 
@@ -166,4 +176,7 @@ class Fields:
                 path = f"{section}.{key}" if section else key
                 if key in fields._known:
                     raise self.fail(key, "unknown field here", f"did you mean {path}?")
-            raise self.fail(key, "unknown field", nearest(key, self._known))
+            meant = OTHER_WORDS.get(key) if others else None
+            raise self.fail(
+                key, "unknown field", f"did you mean {meant}?" if meant else nearest(key, self._known)
+            )

@@ -26,6 +26,9 @@ def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
     (``key.path=value``) are set before it is checked."""
     if is_name(path):
         return load_model(str(path), overrides)
+    if Path(path).suffix == ".py":
+        fix = f"capture it: stepsight capture {path} -p PLATFORM"
+        raise InputError(str(path), "is a script, not a description of a model", fix)
     return changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
 
 

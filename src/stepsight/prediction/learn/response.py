@@ -147,9 +147,8 @@ class JobFile:
 
 def load_any(path: str | Path, assignments: Assignments = ()) -> Workload | CapturedStep:
     """A workload file, a model's name, a config.json, or a captured step."""
-    file = Path(path)
-    if file.suffix == ".json" and is_step_file(file):
-        return load_step(file)
+    if is_step_file(Path(path)):
+        return load_step(path)
     return load_workload(path, assignments)
 
 
