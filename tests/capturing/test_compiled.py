@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.capturing.fusion import Grouping, Part, part_of, traffic_bytes
+from stepsight.capturing.fusion import Grouping, Part, padded, part_of, traffic_bytes
 from stepsight.capturing.request import Assumptions
 from stepsight.capturing.step import CapturedStep, decode, encode
 from stepsight.errors import InputError
@@ -158,3 +158,15 @@ def test_a_cuda_graph_is_one_launch_and_never_slower(
     assert [op.cuda_graph for op in again.job.programs[0].ops] == [
         op.cuda_graph for op in replayed.job.programs[0].ops
     ]
+
+
+def test_large_products_that_are_not_aligned_are_padded() -> None:
+    head = Kernel.of("gemm", "bf16", operator="linear", batch=1, m=16384, n=50257, k=768)
+    copy, product = padded(head)
+    assert dict(product.dims)["n"] == 50264
+    assert dict(copy.dims)["read_bytes"] == 2 * 768 * 50264  # the weight; the result is read in place
+    weights = Kernel.of("gemm", "bf16", operator="wgrad", batch=1, m=50257, n=768, k=16384)
+    assert dict(padded(weights)[0].dims)["elements"] == 50264 * 16384  # its rows are the gradient's
+    aligned = Kernel.of("gemm", "bf16", operator="linear", batch=1, m=16383, n=768, k=768)
+    small = Kernel.of("gemm", "bf16", operator="linear", batch=1, m=16, n=50257, k=768)
+    assert padded(aligned) == (aligned,) and padded(small) == (small,)

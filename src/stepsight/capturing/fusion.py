@@ -18,7 +18,7 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.aten.call import AtenCall, Lowered, TensorFact, lists_of_tensors, read_bytes
 from stepsight.program.job import Kernel
-from stepsight.program.variants import classify
+from stepsight.program.variants import Role, classify
 
 FORWARD = "Torch-Compiled Region"
 """A compiled graph's host operator as torch names it; overheads answer by its class."""
@@ -270,6 +270,36 @@ class _Stretch:
         return same == (first.graph, first.stream, bool(first.call.node))
 
 
+ALIGNED = 8
+"""Half-precision values in 16 bytes, to which inductor pads matrices (``shape_padding``)."""
+COMPUTE_BOUND = 150.0
+"""Multiplications per value moved from which it does: peak over bandwidth, about that of an A100."""
+
+
+def padded(kernel: Kernel) -> tuple[Kernel, ...]:
+    """A product whose rows are not aligned as inductor runs it: copies into padded matrices, then the product
+    of those. Its result is read in place."""
+    d = dict(kernel.dims)
+    if kernel.family != "gemm" or kernel.dtype not in ("fp16", "bf16") or d.get("batch", 1) != 1:
+        return (kernel,)
+    m, n, k = d["m"], d["n"], d["k"]
+    if m * n * k < COMPUTE_BOUND * (m * k + k * n + m * n):
+        return (kernel,)
+    rows = "m" if kernel.kind.role is Role.WGRAD else "k"
+    uneven = [key for key in ("n", rows) if d[key] % ALIGNED]
+    if not uneven:
+        return (kernel,)
+    for key in uneven:
+        d[key] += -d[key] % ALIGNED
+    a, b = d["m"] * d["k"], d["k"] * d["n"]
+    copied = (a if rows in uneven else 0.0) + (b if "n" in uneven or "k" in uneven else 0.0)
+    copy = Kernel.of(
+        "elementwise", kernel.dtype, operator="constant_pad_nd", elements=copied, read_bytes=2 * copied,
+        write_bytes=2 * copied,
+    )  # fmt: skip
+    return (copy, replace(kernel, dims=tuple(d.items())))
+
+
 def fused(step: StepRecords, lower: Lower) -> tuple[StepRecords, str]:
     """``step`` with every compiled region fused, and a note with the numbers of kernels."""
     return _Fusion(step, lower).run()
@@ -325,6 +355,12 @@ class _Fusion:
             elif self.lowered[record.mark].kernels:
                 grouping.stays(reads(record.call), writes(record.call))
         kernels: dict[int, tuple[Kernel, ...]] = {}
+        for record in stretch.calls:
+            if record.graph and record.mark not in self.parts:
+                given = self.lowered[record.mark].kernels
+                made = tuple(k for kernel in given for k in padded(kernel))
+                if made != given:
+                    kernels[record.mark] = made
         for group in grouping.groups:
             marks = [p.mark for p in group.parts]
             kernels.update(dict.fromkeys(marks, ()))
