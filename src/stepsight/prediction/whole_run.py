@@ -113,16 +113,23 @@ class WholeRun:
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Name, expected value and 90 % interval of each figure, as tables show them."""
-        energy = self.energy_kwh.times(1e-3) if self.energy_kwh else None
-        named = (
-            ("days", self.days, ",.2f"), ("GPU-hours", self.gpu_hours, ",.0f"), ("cost", self.cost, ",.0f"),
-            ("energy, MWh", energy, ",.2f"),
-        )  # fmt: skip
-        return [
-            (name, format(r.value, form), f"{format(r.low, form)}–{format(r.high, form)}")
-            for name, r, form in named
-            if r is not None
-        ]
+        units = (
+            ("", self.seconds, (("days", DAY), ("hours", HOUR), ("minutes", 60.0), ("seconds", 1.0))),
+            ("", self.gpu_hours, (("GPU-hours", 1.0),)),
+            ("", self.cost, (("cost", 1.0),)),
+            ("energy, ", self.energy_kwh, (("MWh", 1e3), ("kWh", 1.0), ("Wh", 1e-3))),
+        )
+        lines = []
+        for start, found, sizes in units:
+            if found is None:
+                continue
+            name, size = next((one for one in sizes if found.value >= one[1]), sizes[-1])
+            r = found.times(1 / size)
+            form = ",.0f" if r.value >= 100 else ",.2f"
+            lines.append(
+                (start + name, format(r.value, form), f"{format(r.low, form)}–{format(r.high, form)}")
+            )
+        return lines
 
     def failure_words(self) -> str:
         """Goodput, failures and the interval between checkpoints; empty where nothing fails."""
