@@ -66,3 +66,8 @@ def test_platforms_are_swept_and_tuning_says_so(saved: str) -> None:
     refused = CliRunner().invoke(cli, ["tune", saved, "-p", "1xH100-SXM"])
     assert isinstance(refused.exception, InputError)
     assert "--over platform=" in str(refused.exception)
+
+
+def test_shipped_steps_are_swept_by_their_names() -> None:
+    out = run("sweep", "resnet50", "--over", "platform=1xA100-SXM4-80G,1xH100-SXM").output
+    assert "A100" in out and "H100" in out

@@ -39,12 +39,13 @@ def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, 
     where = "workload" if isinstance(model, Mapping) else str(model)
     if isinstance(model, Mapping):
         document = dict(model)
-    elif is_name(model):
-        document = named(str(model))
     elif is_step_file(Path(model)):
         if assignments:
             raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")
-        return {"kind": CAPTURED, "file": str(Path(model).absolute())}, where
+        file = Path(model).absolute() if Path(model).exists() else model  # or a shipped step by its name
+        return {"kind": CAPTURED, "file": str(file)}, where
+    elif is_name(model):
+        document = named(str(model))
     else:
         document = read_config(model) if is_config(model) else read_toml(model)
     changes = {ALIASES.get(key, key): value for key, value in assigned(assignments)}
