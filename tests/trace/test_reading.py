@@ -83,7 +83,7 @@ def test_one_odd_event_does_not_cost_the_trace():
     made.events.insert(3, {"ph": "X", "cat": "cpu_op", "name": "odd", "ts": {"not": "a time"}})
     trace = read_kineto(made.file())
     assert len(trace.gpu) == 9
-    assert "1 events" in trace.warnings[0]
+    assert "1 event " in trace.warnings[0]
 
 
 def test_salvaging_keeps_the_leading_fields():
