@@ -87,7 +87,10 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     parallel, batch, gpus = _layout(row["option"], int(row["batch"]))
     # Gradients are added to those of the pass before: the operators of these runs state what that takes
     # (accumulate_us in nlp_ops_fp32.parquet).
-    steps = {"optimizer": "none", "loss": "none", "dropout": 0.1 if training else 0.0, "zero_grad": "zero"}
+    steps = {
+        "framework": "eager", "optimizer": "none", "loss": "none", "dropout": 0.1 if training else 0.0,
+        "zero_grad": "zero",
+    }  # fmt: skip
     document = {
         "kind": "transformer", **MODELS[row["model"]],
         "sequence": int(row["seqlen"]), "batch_per_rank": batch, "head": head,

@@ -347,6 +347,8 @@ def usual_framework(document: Mapping[str, Any]) -> str:
         return "megatron"  # reading the fields says what is wrong
     full = training.get("precision") in PLAIN_PRECISIONS or training.get("attention") == "eager"
     spread = any(parallel.get(name, 1) != 1 for name in SPLITS)
+    if document.get("head", "lm") != "lm" or document.get("family") == "xlnet":
+        return "eager"
     if training.get("adapters", "none") not in ("none", False) and not spread:
         return "hf"
     if str(parallel.get("zero", 0)) in ("3", "fsdp"):
@@ -354,7 +356,6 @@ def usual_framework(document: Mapping[str, Any]) -> str:
     if not spread and "zero" not in parallel and _parameters(document) >= SHARDED_FROM:
         return "hf" if full else "torchtitan"
     plain = full or any(training.get(k, anyway) != anyway for k, (anyway, _) in PLAIN_FIELDS.items())
-    plain |= "head" in document or document.get("family") == "xlnet"
     return "eager" if plain else "megatron"
 
 
