@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stepsight import load_workload, predict
 from stepsight.errors import InputError
 from stepsight.trace.files import TraceFile, mended, salvaged, trace_files
 from stepsight.trace.kineto import looks_like_kineto, read_kineto
@@ -76,6 +77,12 @@ def test_a_cut_gzip_gives_what_it_holds_and_says_so(tmp_path):
 def test_nan_and_stray_backslashes_are_mended():
     content = rb'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a\d", "ts": 1, "dur": NaN}]}'
     assert json.loads(mended(content))["traceEvents"][0]["name"] == "a\\d"
+
+
+def test_a_predicted_timeline_is_no_trace(tmp_path: Path) -> None:
+    predict(load_workload("examples/dlrm.toml"), "4xV100-SXM2").save_timeline(tmp_path / "made.json")
+    with pytest.raises(InputError, match="timeline that stepsight predicted"):
+        load_trace(tmp_path / "made.json")
 
 
 def test_one_odd_event_does_not_cost_the_trace():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -105,8 +106,15 @@ def looks_like_kineto(content: bytes) -> bool:
     return b'"traceEvents"' in content[:2_000_000] or (head[:1] == b"[" and b'"ph"' in head)
 
 
+HEAD_BYTES = 4096
+_PREDICTED = re.compile(rb'"generator":\s*"stepsight"')
+
+
 def read_kineto(file: TraceFile) -> KinetoTrace:
     """Decode one profiler trace; broken files give what they hold, with a warning."""
+    if _PREDICTED.search(file.content[:HEAD_BYTES]):
+        problem = "is a timeline that stepsight predicted, not a trace that a profiler recorded"
+        raise InputError(file.path, problem, "open it in Perfetto, or give torch.profiler's file")
     with collector_off():
         document, warnings = _decode(file)
         check_limit(len(document.traceEvents), "EVENTS", file.path, "its number of events")
