@@ -38,6 +38,12 @@ def test_impossible_numbers_of_multiprocessors_are_not_used(tmp_path, sms):
     assert answer.step_us == pytest.approx(usual.step_us, rel=0.01)
 
 
+@pytest.mark.parametrize("major", [{}, [], "8", None])
+def test_a_compute_capability_that_is_no_number_is_not_read(tmp_path, major):
+    properties = [{"id": 0, "name": "NVIDIA Unheard-of", "numSms": 108, "computeMajor": major}]
+    assert predicted(tmp_path, profile(deviceProperties=properties)).step_us > 0
+
+
 def test_negative_durations_are_left_out_with_a_note(tmp_path):
     document = profile()
     for event in events_of(document, "cpu_op"):

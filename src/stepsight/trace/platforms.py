@@ -101,8 +101,10 @@ def _relative(run: TraceRun) -> tuple[GpuSpec, str]:
     """The catalogue's GPU most like one that it does not have, and why."""
     trace = run.ranks[0].linked.trace
     properties = trace.device_properties
-    capability = properties.get("computeMajor"), properties.get("computeMinor")
-    wanted, why = _BY_CAPABILITY.get(capability, ()), f"compute capability {capability[0]}.{capability[1]}"
+    major, minor = properties.get("computeMajor"), properties.get("computeMinor")
+    stated = type(major) is int and type(minor) is int
+    wanted = _BY_CAPABILITY.get((major, minor), ()) if stated else ()
+    why = f"compute capability {major}.{minor}"
     if not wanted:
         names = " ".join({e.name for e in trace.gpu})
         wanted, why = next(

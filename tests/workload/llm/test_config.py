@@ -140,3 +140,11 @@ def test_a_mixture_has_a_layer_with_experts() -> None:
 def test_buckets_are_the_framework_s_unless_they_are_stated() -> None:
     assert read(data=2).layout.bucket_mb == 160.0  # Megatron: 40 million parameters in fp32
     assert read(data=2, bucket_mb=25).layout.bucket_mb == 25.0
+
+
+def test_what_was_set_is_among_what_was_assumed() -> None:
+    from stepsight.workload.files import load_workload, resolve
+
+    asked = ["moe.imbalance=2", "training.optimizer=sgd"]
+    details = resolve(load_workload("mixtral-8x7b", asked), 8).setup().details
+    assert {"imbalance 2", "sgd"} <= set(details)

@@ -18,6 +18,7 @@ from stepsight.workload.llm.eager.config import TransformerConfig, eager_step
 from stepsight.workload.llm.layer import recomputed_flops
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
+from stepsight.workload.llm.model import Experts
 from stepsight.workload.memory import MemoryReport
 
 NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
@@ -149,9 +150,12 @@ def _schedule(c: LanguageConfig) -> list[str]:
 
 def _switches(c: LanguageConfig) -> list[tuple[bool, str]]:
     """What is on or off by default in some frameworks, or changes what the step is."""
-    s, t = c.layout, c.training
+    s, t, experts = c.layout, c.training, c.model.experts
     reduces = s.data * s.context > 1 and s.zero < 2
     return [
+        (t.optimizer != "adamw", t.optimizer),
+        (t.fp8_weights, "weights kept in fp8"),
+        (c.document_tokens > 0, f"documents of {c.document_tokens:,} tokens packed"),
         (t.compiled, "torch.compile" if c.framework.name != "jax" else "compiled"),
         (t.cuda_graphs, "CUDA graphs"),
         (t.frozen, f"only {ADAPTER_NAMES.get(t.adapters, t.adapters)} adapters trained"),
@@ -162,8 +166,19 @@ def _switches(c: LanguageConfig) -> list[tuple[bool, str]]:
         (s.expert_tensor > 1, f"experts cut over {s.expert_tensor}"),
         (s.expert > 1 and s.expert_dispatch == "once", "tokens dispatched once per node"),
         (s.expert_overlap != "none", "expert exchanges overlapped"),
+        *_routing(experts),
         (reduces and not s.overlap_gradients, "gradients reduced after the backward pass"),
         (reduces and s.states_buckets, f"buckets of {s.bucket_mb:g} MB"),
+    ]
+
+
+def _routing(experts: Experts | None) -> list[tuple[bool, str]]:
+    if experts is None:
+        return []
+    return [
+        (experts.capacity_factor > 0, f"capacity factor {experts.capacity_factor:g}"),
+        (not experts.capacity_factor and experts.imbalance == 1.0, "experts balanced"),
+        (not experts.capacity_factor and experts.imbalance != 1.0, f"imbalance {experts.imbalance:g}"),
     ]
 
 
