@@ -152,3 +152,8 @@ def test_a_job_that_does_not_fit_is_tried_with_modules_run_again() -> None:
 
 def test_a_shipped_step_goes_on_the_gpus_that_there_are() -> None:
     assert advise("resnet50", "1xA100-SXM4-80G").prediction.step_us > 0
+
+
+def test_experts_are_tried_over_the_gpus_of_a_node() -> None:
+    lines = [one.set_line for one in advise("mixtral-8x7b", "2x8xH100-SXM-400G").changes]
+    assert any("parallel.expert=8" in line and "training.recipe=torchtitan" in line for line in lines)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from stepsight.capturing.step import CapturedStep, RankMemoryUse
 from stepsight.errors import StepsightError
 from stepsight.kernels.families import PRODUCTS, category
+from stepsight.platform.load import USUAL_NODE
 from stepsight.prediction.traced.whatif import NO_HOST, one_pass, with_batch, with_bucket, without_host
 from stepsight.program.job import COMPUTE, Job, Kernel, Op, RankProgram
 from stepsight.program.observation import ObservedJob
@@ -116,6 +117,12 @@ def _language(job: LanguageWorkload) -> Iterator[Change]:
     for stages in (s.pipeline * 2, s.pipeline // 2):
         if stages >= 1 and stages != s.pipeline:
             yield Change(f"pipeline of {stages}", (f"parallel.pipeline={stages}",), "pipeline-parallel size")
+    if c.model.experts:
+        for size in dict.fromkeys((USUAL_NODE, 2 * s.expert, s.expert // 2)):
+            if size >= 1 and size != s.expert and c.model.experts.count % size == 0:
+                yield Change(
+                    f"experts over {size} ranks", (f"parallel.expert={size}",), "expert-parallel size"
+                )
     if s.pipeline > 1 and s.virtual_stages == 1:
         yield Change("interleaved pipeline", ("parallel.virtual_stages=2",), "virtual pipeline stages")
     if not c.framework.selects_products and c.training.recompute == "none":
