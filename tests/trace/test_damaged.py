@@ -5,12 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stepsight.errors import InputError
 from stepsight.prediction.traced.predict import predict_trace
+from stepsight.trace.execution import read_execution_trace
+from stepsight.trace.files import TraceFile
+from stepsight.trace.kineto import read_kineto
 from tests.trace.making import two_step_training
 
 
@@ -193,3 +197,18 @@ def test_a_gzip_bomb_is_refused_within_its_limit(tmp_path):
     path.write_bytes(gzip.compress(b" " * (1 << 24)) * 40)
     with pytest.raises(InputError, match=r"unpack|expand|large"):
         predict_trace(path)
+
+
+@pytest.mark.parametrize("module", ["kineto", "execution"])
+def test_a_file_that_memory_does_not_hold_is_refused(tmp_path, monkeypatch, module):
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("msgspec.json.decode", full)
+    file = TraceFile("trace.json", b'{"nodes": []}')
+    with pytest.raises(InputError, match="does not fit into memory"):
+        if module == "execution":
+            read_execution_trace(file)
+        else:
+            monkeypatch.setattr("stepsight.trace.kineto._DECODER", SimpleNamespace(decode=full))
+            read_kineto(file)

@@ -85,6 +85,8 @@ def _document(file: TraceFile) -> tuple[dict[str, Any], list[str]]:
             whole = msgspec.json.decode(mended(file.content) if mend else file.content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
+        except MemoryError:
+            raise InputError(file.path, "does not fit into memory", "record fewer steps") from None
         if isinstance(whole, dict):
             return whole, []
     partial, lost = salvaged(mended(file.content))

@@ -130,6 +130,8 @@ def _decode(file: TraceFile) -> tuple[_Document, list[str]]:
             return _DECODER.decode(data), []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
+        except MemoryError:
+            raise InputError(file.path, "does not fit into memory", "record fewer steps") from None
     return _decode_loosely(file)
 
 
