@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from stepsight.capturing.step import Samples, save_step
+from stepsight.capturing.step import RankMemoryUse, Samples, save_step
 from stepsight.cli import cli
 from stepsight.errors import InputError
 from tests.lab.score.capture.tiny import step
@@ -54,10 +54,12 @@ def test_questions_are_asked_of_it(saved: str, question: str) -> None:
 
 def test_a_larger_batch_is_of_more_samples(tmp_path: Path) -> None:
     path = tmp_path / "step.json"
-    save_step(replace(step(), samples=Samples(count=16)), path)
-    out = run("compare", str(path), "-p", "1xH100-SXM", "--what-if", "batch=2", "--json").stdout
-    before, after = (json.loads(out)[side]["throughput"] for side in ("before", "after"))
-    assert after["samples_per_s"] > before["samples_per_s"]
+    use = RankMemoryUse(0, 3e9, 4e9, {"parameters": 1e9, "activations_and_temporaries": 2e9})
+    save_step(replace(step(), samples=Samples(count=16), memory=(use,)), path)
+    out = run("compare", str(path), "-p", "1xH100-SXM", "--what-if", "batch=3", "--json").stdout
+    before, after = (json.loads(out)[side] for side in ("before", "after"))
+    assert after["throughput"]["samples_per_s"] > before["throughput"]["samples_per_s"]
+    assert after["memory"]["peak_active_bytes"] == before["memory"]["peak_active_bytes"] + 2 * 2e9
 
 
 def test_platforms_are_swept_and_tuning_says_so(saved: str) -> None:

@@ -23,6 +23,8 @@ from stepsight.program.variants import classify
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
+ACTIVATIONS = "activations_and_temporaries"
+
 
 @dataclass(frozen=True, slots=True)
 class RankMemoryUse:
@@ -34,6 +36,16 @@ class RankMemoryUse:
     peak_reserved_bytes: float
     parts_bytes: Mapping[str, float]
     at: str = ""
+
+    def of_batch(self, factor: float) -> RankMemoryUse:
+        """The same with ``factor`` times the batch: activations follow it, nothing else does."""
+        held = self.parts_bytes.get(ACTIVATIONS, 0.0)
+        more = (factor - 1) * held
+        return replace(
+            self, parts_bytes={**self.parts_bytes, ACTIVATIONS: held + more} if held else self.parts_bytes,
+            peak_active_bytes=self.peak_active_bytes + more,
+            peak_reserved_bytes=self.peak_reserved_bytes + more,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

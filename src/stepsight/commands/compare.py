@@ -109,7 +109,7 @@ def _of_captured(
     step = CapturedOn.of(load_step(a), load_platform(platform, overrides))
     after = changed(step, questions)
     ratio = work_ratio(step, after, questions)
-    after = after.with_samples(round(ratio * step.step.samples.count))
+    after = after.of_work(ratio, ratio * step.job.job.ranks / after.job.job.ranks)
     return compare(step.predicted(), after.predicted(), work_ratio=ratio)
 
 

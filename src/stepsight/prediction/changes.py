@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from stepsight.capturing.step import CapturedStep, RankMemoryUse
+from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.kernels.families import PRODUCTS, category
 from stepsight.platform.load import USUAL_NODE
@@ -156,7 +156,6 @@ ACCUMULATE = "AccumulateGrad"
 NORMS = ("batch_norm", "layer_norm", "rms_norm")
 FEWEST_FUSED = 4
 """Kernels of an update from which on fusing them is worth a line."""
-ACTIVATIONS = "activations_and_temporaries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,17 +394,8 @@ def smaller_batches(step: CapturedStep) -> Iterator[Rewrite]:
 
 
 def _with_batch(step: CapturedStep, factor: float) -> CapturedStep:
-    memory = tuple(_grown(use, factor) for use in step.memory)
+    memory = tuple(use.of_batch(factor) for use in step.memory)
     return replace(step, job=with_batch(ObservedJob(step.job), factor).job, memory=memory)
-
-
-def _grown(use: RankMemoryUse, factor: float) -> RankMemoryUse:
-    held = use.parts_bytes.get(ACTIVATIONS, 0.0)
-    parts, more = {**use.parts_bytes, ACTIVATIONS: factor * held}, (factor - 1) * held
-    return replace(
-        use, parts_bytes=parts, peak_active_bytes=use.peak_active_bytes + more,
-        peak_reserved_bytes=use.peak_reserved_bytes + more,
-    )  # fmt: skip
 
 
 _REWRITES = (

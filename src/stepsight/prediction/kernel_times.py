@@ -118,7 +118,7 @@ def _check_sizes(family: str, sizes: Mapping[str, float]) -> None:
         least = 0 if key in MAY_BE_ZERO else 1
         if not least <= value < float("inf") or value != int(value):
             raise InputError(
-                f"size {key}={value:g}", f"is no whole number from {least} on", "give a real size"
+                f"size {key}={value:g}", f"must be a whole number of at least {least}", "give a real size"
             )
     missing = missing_sizes(family, sizes)
     if missing:

@@ -167,9 +167,11 @@ class CapturedOn:
     def on(self, platform: Platform) -> CapturedOn:
         return replace(self, platform=platform)
 
-    def with_samples(self, count: int) -> CapturedOn:
-        """The same step of this many samples."""
-        return replace(self, step=replace(self.step, samples=replace(self.step.samples, count=count)))
+    def of_work(self, ratio: float, batch: float) -> CapturedOn:
+        """The same step of ``ratio`` times the samples, of ``batch`` times as many on each rank."""
+        samples = replace(self.step.samples, count=round(ratio * self.step.samples.count))
+        memory = tuple(use.of_batch(batch) for use in self.step.memory)
+        return replace(self, step=replace(self.step, samples=samples, memory=memory))
 
     def predicted(self) -> Prediction:
         return predict_captured(replace(self.step, job=self.job.job), self.platform)

@@ -147,4 +147,4 @@ def test_what_was_set_is_among_what_was_assumed() -> None:
 
     asked = ["moe.imbalance=2", "training.optimizer=sgd"]
     details = resolve(load_workload("mixtral-8x7b", asked), 8).setup().details
-    assert {"imbalance 2", "sgd"} <= set(details)
+    assert {"expert imbalance 2", "sgd optimizer"} <= set(details)

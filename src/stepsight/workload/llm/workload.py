@@ -153,7 +153,7 @@ def _switches(c: LanguageConfig) -> list[tuple[bool, str]]:
     s, t, experts = c.layout, c.training, c.model.experts
     reduces = s.data * s.context > 1 and s.zero < 2
     return [
-        (t.optimizer != "adamw", t.optimizer),
+        (t.optimizer != "adamw", f"{t.optimizer} optimizer"),
         (t.fp8_weights, "weights kept in fp8"),
         (c.document_tokens > 0, f"documents of {c.document_tokens:,} tokens packed"),
         (t.compiled, "torch.compile" if c.framework.name != "jax" else "compiled"),
@@ -178,7 +178,7 @@ def _routing(experts: Experts | None) -> list[tuple[bool, str]]:
     return [
         (experts.capacity_factor > 0, f"capacity factor {experts.capacity_factor:g}"),
         (not experts.capacity_factor and experts.imbalance == 1.0, "experts balanced"),
-        (not experts.capacity_factor and experts.imbalance != 1.0, f"imbalance {experts.imbalance:g}"),
+        (not experts.capacity_factor and experts.imbalance != 1.0, f"expert imbalance {experts.imbalance:g}"),
     ]
 
 
