@@ -264,7 +264,8 @@ def _attribute(field: str, *values: Any) -> Any:
 
 
 def _many_nodes(document: dict[str, Any], rng: random.Random) -> None:
-    document["nodes"] = [dict(node) for node in document["nodes"] * rng.choice((2, 50, 600))]
+    times = max(1, min(rng.choice((2, 50, 600)), 20_000 // len(document["nodes"])))
+    document["nodes"] = [dict(node) for node in document["nodes"] * times]
 
 
 def _document_field(field: str, *values: Any) -> Any:

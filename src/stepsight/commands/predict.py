@@ -159,6 +159,8 @@ def predict_file(
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
     on_workload, on_platform = options.split_assignments(assignments)
+    if model and is_step_file(Path(model)):
+        workload, model = Path(model), None
     if model:
         here = load_platform(platform, on_platform)
         return with_remedies(predict(load_model(model, on_workload), here), model, here, on_workload)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -34,16 +35,20 @@ LAUNCH = "cudaLaunchKernel"
 DEFAULT_ERA = "v100"
 
 
+_HostUs = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
+"""No operator occupies its host for a second; a part that profiling is taken out of may end below zero."""
+
+
 class Stat(msgspec.Struct, frozen=True, array_like=True):
     """Mean and standard deviation in µs of ``count`` samples; what the profiler added is not in it.
 
     ``profiler_us`` is the mean that was taken out, so that a profiled run can be rebuilt.
     """
 
-    mean: float
-    std: float = 0.0
+    mean: _HostUs
+    std: _HostUs = 0.0
     count: int = 0
-    profiler_us: float = 0.0
+    profiler_us: _HostUs = 0.0
 
     def scaled(self, factor: float) -> Stat:
         return Stat(self.mean * factor, self.std * factor, self.count, self.profiler_us * factor)

@@ -124,6 +124,8 @@ def _stretched(
 ) -> FloatArray:
     """The device times of one lane, given where everything lay in the last walk."""
     shape = times.end_us.shape
+    if not times.end_us.size:
+        return np.array(np.broadcast_to(base.device_us, shape))
     begin, end = (np.ascontiguousarray(a.reshape(len(a), -1).T) for a in (times.begin_us, times.end_us))
     more = slowed_us(_streams(tape), begin, end, contention)
     return np.asarray(np.broadcast_to(base.device_us, shape) + more.T.reshape(shape))

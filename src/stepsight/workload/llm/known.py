@@ -68,7 +68,7 @@ def model_name(name: str) -> str:
         rest = _SUFFIX.sub("", rest)
         found = known.get(_letters(rest)) or _SHORT_NAMES.get(_letters(rest))
     if found is None:
-        near = difflib.get_close_matches(short, shipped(), 3, 0.3)
+        near = difflib.get_close_matches(short, shipped(), 3, 0.5)
         fix = f"did you mean {' or '.join(near)}?" if near else "give a config.json, or a workload file"
         raise InputError(name, "unknown model, and no such file", fix)
     return found
