@@ -81,3 +81,12 @@ def test_images_by_channel_are_copied_on_tensor_cores_only() -> None:
 def test_half_precision_is_faster_than_tf32() -> None:
     for family in FAMILIES:
         assert time_us(family, dtype="bf16") < time_us(family)
+
+
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("gpu", ["RTX-6000-Ada", "A100-SXM4-80G", "H100-PCIE"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tf32_is_allowed_and_not_required(family: str, gpu: str, side: int) -> None:
+    sizes: dict[str, float] = {"c_in": 64, "c_out": 256, "image": 56, "side": side, "reordered": 1}
+    in_tf32, in_fp32 = (time_us(family, gpu, dtype=dtype, **sizes) for dtype in ("tf32", "fp32"))
+    assert in_tf32 <= in_fp32

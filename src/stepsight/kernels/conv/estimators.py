@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -70,7 +71,14 @@ class Pointwise:
         # Rows of one dimension go to a library of products.
         tiled = tiled_estimates(batch, self.spec)
         image = np.where(batch.dims["h"] > 1, tiled.time_us, np.inf)
-        return faster(tabled, replace(tiled, time_us=image))
+        answer = faster(tabled, replace(tiled, time_us=image))
+        return _or_fp32(answer, batch, self._in_fp32)
+
+    def _in_fp32(self, batch: Batch) -> Estimates:
+        product = as_product(batch)
+        return as_convolution(
+            faster(self.products.estimate(product), self.products.estimate(turned(product)))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +120,27 @@ class OnTensorCores:
     """Implicit products in tiles."""
 
     spec: GpuSpec
+    products: TimesProducts
 
     def handles(self, batch: Batch) -> BoolArray:
         runs = batch.family in CONVOLUTIONS and has_tensor_cores(batch.dtype, self.spec)
         return np.full(len(batch), runs)
 
     def estimate(self, batch: Batch) -> Estimates:
-        return tiled_estimates(batch, self.spec)
+        return _or_fp32(tiled_estimates(batch, self.spec), batch, self._in_fp32)
+
+    def _in_fp32(self, batch: Batch) -> Estimates:
+        return fastest_estimates(batch, self.spec, self.products.estimate)
+
+
+def _or_fp32(answer: Estimates, batch: Batch, in_fp32: Callable[[Batch], Estimates]) -> Estimates:
+    """TF32 is allowed, not required: fp32's kernels read images by channel, so that they save the copies that
+    tensor cores need. Where a convolution moves much for its arithmetic they are faster."""
+    copied = (batch.dims["reordered"] > 0) & (batch.dtype == "tf32")
+    if not copied.any():
+        return answer
+    other = in_fp32(replace(batch, dtype="fp32"))
+    return faster(answer, replace(other, time_us=np.where(copied, other.time_us, np.inf)))
 
 
 def convolutions(
@@ -127,4 +149,4 @@ def convolutions(
     """Asked in this order; ``tabled``: also those that the tables of a catalogue's GPU speak for."""
     spec = fitted.spec
     by_principle = Grouped(spec), Pointwise(spec, products), FastestAlgorithm(spec, products)
-    return (*by_principle, Tabled(fitted), OnTensorCores(spec)) if tabled else by_principle
+    return (*by_principle, Tabled(fitted), OnTensorCores(spec, products)) if tabled else by_principle
