@@ -47,10 +47,15 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The constants of one area, read with the type that its code expects."""
+    """The constants of one area, read with the type that its code expects; plain numbers are attributes."""
 
     name: str
     entries: Mapping[str, Constant]
+
+    def __getattr__(self, name: str) -> float:
+        if name.startswith("_") or name not in self.entries:
+            raise AttributeError(f"no constant {name} in data/constants/{self.name}.toml")
+        return self.number(name)
 
     def number(self, name: str) -> float:
         return msgspec.convert(self.entries[name].value, float)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from lab.score.collectives.transfers import transfer_scores
-from stepsight.collectives.candidates import KIND_SPREAD, NODE_SPREAD, OTHER_NODE_SPREAD, RELATIVE_SPREAD
+from stepsight.constants import area
+
+C = area("collectives")
 
 
 def test_stated_spreads_cover_the_measured_transfer_errors():
     errors = {score.name: score.mape for score in transfer_scores()}
-    assert errors["from other kinds, one node"] <= KIND_SPREAD
-    assert errors["from other machines, one node"] <= RELATIVE_SPREAD
-    assert errors["from other node counts, same machine"] <= NODE_SPREAD
-    assert errors["from other machines, several nodes"] <= OTHER_NODE_SPREAD + 0.005
+    assert errors["from other kinds, one node"] <= C.KIND_SPREAD
+    assert errors["from other machines, one node"] <= C.RELATIVE_SPREAD
+    assert errors["from other node counts, same machine"] <= C.NODE_SPREAD
+    assert errors["from other machines, several nodes"] <= C.OTHER_NODE_SPREAD + 0.005

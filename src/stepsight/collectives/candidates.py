@@ -26,24 +26,8 @@ from stepsight.constants import area
 from stepsight.estimate import Source
 from stepsight.hardware.spec import PlatformSpec
 
-_CONSTANTS = area("collectives")
-FORCED_STEP = _CONSTANTS.number("FORCED_STEP")
-GPU_STEP = _CONSTANTS.number("GPU_STEP")
-HARD_RANK_STEP = _CONSTANTS.number("HARD_RANK_STEP")
-KIND_SPREAD = _CONSTANTS.number("KIND_SPREAD")
-KIND_STEP = _CONSTANTS.number("KIND_STEP")
-LINK_STEP = _CONSTANTS.number("LINK_STEP")
-MESH_EXCHANGE_STEP = _CONSTANTS.number("MESH_EXCHANGE_STEP")
-NODE_SPREAD = _CONSTANTS.number("NODE_SPREAD")
-OTHER_NODE_SPREAD = _CONSTANTS.number("OTHER_NODE_SPREAD")
-OTHER_RANK_SPREAD = _CONSTANTS.number("OTHER_RANK_SPREAD")
-OTHER_STACK_STEP = _CONSTANTS.number("OTHER_STACK_STEP")
-PCIE_SPREAD = _CONSTANTS.number("PCIE_SPREAD")
-RANK_SPREAD = _CONSTANTS.by_name("RANK_SPREAD")
-RANK_STEP = _CONSTANTS.number("RANK_STEP")
-RELATIVE_SPREAD = _CONSTANTS.number("RELATIVE_SPREAD")
-SAME_LINK = _CONSTANTS.number("SAME_LINK")
-TCP_STEP = _CONSTANTS.number("TCP_STEP")
+C = area("collectives")
+RANK_SPREAD = C.by_name("RANK_SPREAD")
 
 LINK_FAMILY = {
     "nvswitch": "nvlink", "nvlink_mesh": "nvlink", "nvlink_pairs": "pairs", "xgmi": "xgmi", "pcie": "pcie",
@@ -95,7 +79,7 @@ def candidates(
         elif system.nic_gbps > 0:
             found += _over_nodes(kind, shape, platform, system)
     if any(candidate.own for candidate in found):
-        found = [c if c.own else replace(c, distance=c.distance + OTHER_STACK_STEP) for c in found]
+        found = [c if c.own else replace(c, distance=c.distance + C.OTHER_STACK_STEP) for c in found]
     return sorted(found, key=lambda candidate: candidate.distance)
 
 
@@ -107,21 +91,21 @@ def _in_node(
         return
     rate = system.link_gbps / link.gbps
     same_gpu = system.is_gpu(platform.gpu.name)
-    same_link = link.kind == system.link and abs(rate - 1) <= SAME_LINK
-    apart = abs(math.log2(rate)) + GPU_STEP * (not same_gpu) + LINK_STEP * (link.kind != system.link)
-    rank_step = RANK_STEP if link.kind == "nvswitch" else HARD_RANK_STEP
-    rank_spread = RANK_SPREAD.get(link.kind, OTHER_RANK_SPREAD)
+    same_link = link.kind == system.link and abs(rate - 1) <= C.SAME_LINK
+    apart = abs(math.log2(rate)) + C.GPU_STEP * (not same_gpu) + C.LINK_STEP * (link.kind != system.link)
+    rank_step = C.RANK_STEP if link.kind == "nvswitch" else C.HARD_RANK_STEP
+    rank_spread = RANK_SPREAD.get(link.kind, C.OTHER_RANK_SPREAD)
     if kind == "send_recv":  # a pair's message does not ask how many other pairs there are
         rank_step, rank_spread = 0.1, RANK_SPREAD["nvswitch"]
     for curve, names, forced in _kind_curves(kind, system):
         for ranks, carried in _rank_curves(curve, kind, shape.ranks, transfer):
             doublings = 0.0 if ranks == 0 else abs(math.log2(shape.ranks / ranks))
-            distance = apart + KIND_STEP * bool(names) + rank_step * doublings + FORCED_STEP * forced
+            distance = apart + C.KIND_STEP * bool(names) + rank_step * doublings + C.FORCED_STEP * forced
             distance += 0.5 * (ranks == 0)
             if kind == "all_to_all" and names and link.kind == "nvlink_mesh":
-                distance += MESH_EXCHANGE_STEP
+                distance += C.MESH_EXCHANGE_STEP
             spread = math.hypot(
-                RELATIVE_SPREAD * (not (same_gpu and same_link)), KIND_SPREAD * bool(names),
+                C.RELATIVE_SPREAD * (not (same_gpu and same_link)), C.KIND_SPREAD * bool(names),
                 rank_spread * (0.5 if ranks == 0 else doublings),
             )  # fmt: skip
             notes = _notes(names, forced)
@@ -134,7 +118,7 @@ def _in_node(
                 # The path between slots is the server's: one machine does not speak for others.
                 reached = bus_factor(kind, shape.ranks) * carried.sizes[-1] / carried.times_us[-1] / 1e3
                 carried = stretched(carried, float(reached) / pcie_gbps(kind, shape.ranks, link))
-                source, spread = Source.TRANSFERRED, math.hypot(spread, PCIE_SPREAD)
+                source, spread = Source.TRANSFERRED, math.hypot(spread, C.PCIE_SPREAD)
                 notes.append(PCIE_NOTE)
             elif not (same_gpu and same_link):
                 source = Source.TRANSFERRED
@@ -154,9 +138,9 @@ def _over_nodes(
     pair = kind == "send_recv" and shape.ranks == 2 and not slow_network
     slow = (system.nic in SLOW_NETWORKS) != slow_network
     same_gpu = system.is_gpu(platform.gpu.name)
-    nearly = same_gpu and rate <= SAME_LINK
-    spread = NODE_SPREAD if nearly else OTHER_NODE_SPREAD
-    apart = rate + GPU_STEP / 2 * (not same_gpu) + TCP_STEP * slow
+    nearly = same_gpu and rate <= C.SAME_LINK
+    spread = C.NODE_SPREAD if nearly else C.OTHER_NODE_SPREAD
+    apart = rate + C.GPU_STEP / 2 * (not same_gpu) + C.TCP_STEP * slow
     for names in ((kind,), *KIND_SUMS.get(kind, ())):
         shapes = {s for name, s in system.curves if name == names[0] and not s.inside_a_node}
         for measured in sorted(shapes, key=lambda s: (s.ranks, s.nodes)):
@@ -170,7 +154,7 @@ def _over_nodes(
             steps = abs(math.log2(shape.nodes / measured.nodes))
             steps += abs(math.log2(shape.per_node / measured.per_node))
             exact = own and measured == shape and nearly and not slow
-            distance = apart + steps + KIND_STEP * (not own)
+            distance = apart + steps + C.KIND_STEP * (not own)
             notes = _notes(() if own else names, False)
             if exact:
                 note = "; ".join(notes)
@@ -188,7 +172,7 @@ def _over_nodes(
                 way.range_bytes(curve),
                 distance,
                 Source.TRANSFERRED,
-                math.hypot(spread, KIND_SPREAD * (not own)),
+                math.hypot(spread, C.KIND_SPREAD * (not own)),
                 "; ".join(notes),
                 system.own,
             )

@@ -19,15 +19,8 @@ from stepsight.constants import area
 from stepsight.errors import StepsightError
 from stepsight.estimate import MAD_TO_SD, FloatArray
 
-_CONSTANTS = area("collectives")
-ABOVE_SPREAD = _CONSTANTS.number("ABOVE_SPREAD")
-BELOW_SPREAD = _CONSTANTS.number("BELOW_SPREAD")
-DEFAULT_SPREAD = _CONSTANTS.number("DEFAULT_SPREAD")
-FLOOR_SHARE = _CONSTANTS.number("FLOOR_SHARE")
-LATENCY_BYTES = _CONSTANTS.whole("LATENCY_BYTES")
-LEAST_SPREAD = _CONSTANTS.number("LEAST_SPREAD")
-LONE_DIP = _CONSTANTS.number("LONE_DIP")
-TAIL_FACTOR = _CONSTANTS.number("TAIL_FACTOR")
+C = area("collectives")
+LATENCY_BYTES = C.whole("LATENCY_BYTES")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +33,7 @@ class Curve:
 
     sizes: FloatArray
     times_us: FloatArray
-    measured_spread: float = DEFAULT_SPREAD
+    measured_spread: float = C.DEFAULT_SPREAD
 
     @classmethod
     def fit(cls, bytes: npt.ArrayLike, time_us: npt.ArrayLike) -> Curve:
@@ -88,7 +81,7 @@ class Curve:
             times = np.where(wanted > high, times + self._slope_above() * (wanted - high), times)
         if wanted.size and wanted.min() < low:
             first = float(self.times_us[0])
-            fallen = np.maximum(times - self._slope_below() * (low - wanted), FLOOR_SHARE * first)
+            fallen = np.maximum(times - self._slope_below() * (low - wanted), C.FLOOR_SHARE * first)
             times = np.where(wanted < low, fallen, times)
         return np.asarray(times, dtype=np.float64)
 
@@ -96,8 +89,8 @@ class Curve:
         """Standard deviation of ln(time): the curve's own, and more beyond its range."""
         wanted = np.maximum(np.asarray(bytes, dtype=np.float64), 1.0)
         low, high = self.range_bytes
-        above = ABOVE_SPREAD * (np.log(np.maximum(wanted / high, 1.0)) / np.log(TAIL_FACTOR)) ** 2
-        below = BELOW_SPREAD * max(1.0, float(np.log2(max(low, 1.0) / LATENCY_BYTES)))
+        above = C.ABOVE_SPREAD * (np.log(np.maximum(wanted / high, 1.0)) / np.log(C.TAIL_FACTOR)) ** 2
+        below = C.BELOW_SPREAD * max(1.0, float(np.log2(max(low, 1.0) / LATENCY_BYTES)))
         beyond = np.where(wanted < low, np.minimum(below, np.log2(low / np.minimum(wanted, low))), above)
         return np.asarray(np.hypot(self.measured_spread, np.minimum(beyond, 2.0)), dtype=np.float64)
 
@@ -106,7 +99,7 @@ class Curve:
         high, last = float(self.sizes[-1]), float(self.times_us[-1])
         if len(self) == 1:
             return last / high
-        inner = max(high / TAIL_FACTOR, float(self.sizes[0]))
+        inner = max(high / C.TAIL_FACTOR, float(self.sizes[0]))
         inner_time = float(np.interp(inner, self.sizes, self.times_us))
         return min((last - inner_time) / (high - inner), last / high)
 
@@ -114,7 +107,7 @@ class Curve:
         low, first = float(self.sizes[0]), float(self.times_us[0])
         if len(self) == 1:
             return 0.0
-        outer = min(low * TAIL_FACTOR, float(self.sizes[-1]))
+        outer = min(low * C.TAIL_FACTOR, float(self.sizes[-1]))
         outer_time = float(np.interp(outer, self.sizes, self.times_us))
         return (outer_time - first) / (outer - low)
 
@@ -147,7 +140,7 @@ def _without_lone_dips(sizes: FloatArray, times: FloatArray) -> tuple[FloatArray
     kept = np.ones(len(sizes), dtype=bool)
     for i in range(2, len(sizes) - 1):
         around = np.concatenate([times[i - 2 : i], times[i + 1 : i + 3]])
-        kept[i] = times[i] >= LONE_DIP * around.min()
+        kept[i] = times[i] >= C.LONE_DIP * around.min()
     return sizes[kept], times[kept]
 
 
@@ -159,9 +152,9 @@ def _lower_envelope(times: FloatArray) -> FloatArray:
 def _left_out_spread(sizes: FloatArray, times: FloatArray) -> float:
     """How far each size lies from the line of its neighbours, over the middle of the errors."""
     if len(sizes) < 5:
-        return DEFAULT_SPREAD
+        return C.DEFAULT_SPREAD
     envelope = _lower_envelope(times)
     weight = (sizes[1:-1] - sizes[:-2]) / (sizes[2:] - sizes[:-2])
     between = envelope[:-2] + weight * (envelope[2:] - envelope[:-2])
     errors = np.abs(np.log(times[1:-1] / between))
-    return float(np.clip(MAD_TO_SD * np.median(errors), LEAST_SPREAD, 1.0))
+    return float(np.clip(MAD_TO_SD * np.median(errors), C.LEAST_SPREAD, 1.0))

@@ -20,12 +20,7 @@ from stepsight.collectives.roofline import GroupShape, bus_factor, remote_share
 from stepsight.constants import area
 from stepsight.estimate import FloatArray
 
-_CONSTANTS = area("collectives")
-LEAST_NIC_EFFICIENCY = _CONSTANTS.number("LEAST_NIC_EFFICIENCY")
-PAIR_NIC_EFFICIENCY = _CONSTANTS.number("PAIR_NIC_EFFICIENCY")
-STARTED_BYTES = _CONSTANTS.number("STARTED_BYTES")
-TREE_LATENCY_OFFSET = _CONSTANTS.number("TREE_LATENCY_OFFSET")
-TWO_NODE_GAIN = _CONSTANTS.number("TWO_NODE_GAIN")
+C = area("collectives")
 
 LAST_OCTAVE = 34
 """Curves over nodes reach up to this power of two in bytes."""
@@ -126,12 +121,12 @@ class OverNodes:
         times = moved.time_us(sizes)
         wire = sizes * wire_share(kind, wanted) / (self.wanted_gbps * 1e3)
         if self.rdma:
-            started = float(moved.time_us(STARTED_BYTES))
+            started = float(moved.time_us(C.STARTED_BYTES))
             pair = kind == "send_recv" and wanted.ranks == 2
-            reached = PAIR_NIC_EFFICIENCY if pair else LEAST_NIC_EFFICIENCY
+            reached = C.PAIR_NIC_EFFICIENCY if pair else C.LEAST_NIC_EFFICIENCY
             times = np.minimum(times, np.maximum(started, times[0]) + wire / reached)
         # Two nodes may exchange in one tree step what a ring over more nodes must send in full.
-        least = wire if wanted.nodes > 2 else wire / TWO_NODE_GAIN
+        least = wire if wanted.nodes > 2 else wire / C.TWO_NODE_GAIN
         times = np.maximum.accumulate(np.maximum(times, least))
         return Curve(sizes, times, moved.measured_spread)
 
@@ -152,7 +147,7 @@ def _floor_over_nodes(kind: str, shape: GroupShape) -> float:
     if kind in GATHER_LIKE:
         return float(shape.ranks)
     if kind == "all_reduce":
-        return math.log2(shape.nodes) + TREE_LATENCY_OFFSET
+        return math.log2(shape.nodes) + C.TREE_LATENCY_OFFSET
     return 1.0
 
 

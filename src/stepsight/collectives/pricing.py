@@ -19,16 +19,10 @@ from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import PlatformSpec
 
-_CONSTANTS = area("collectives")
-FARTHEST = _CONSTANTS.number("FARTHEST")
-FILL_ABOVE = _CONSTANTS.number("FILL_ABOVE")
-FILL_BELOW = _CONSTANTS.number("FILL_BELOW")
-LATENCY_BYTES = _CONSTANTS.whole("LATENCY_BYTES")
-LISTED_RATE = _CONSTANTS.number("LISTED_RATE")
-RATES_GBPS = _CONSTANTS.numbers("RATES_GBPS")
-ROOFLINE_SPREAD = _CONSTANTS.number("ROOFLINE_SPREAD")
-TWO_NODE_GAIN = _CONSTANTS.number("TWO_NODE_GAIN")
-STACK_SPREAD = _CONSTANTS.curve("STACK_SPREAD")
+C = area("collectives")
+LATENCY_BYTES = C.whole("LATENCY_BYTES")
+RATES_GBPS = C.numbers("RATES_GBPS")
+STACK_SPREAD = C.curve("STACK_SPREAD")
 
 
 ROOFLINE_NOTE = "no measured curve of this kind of link: data-sheet bandwidth and latency"
@@ -99,7 +93,7 @@ def price(
 ) -> Pricing:
     """The nearest candidate's curve, filled out where it was not measured by the next nearest."""
     found = candidates(kind, shape, platform, systems, transfer)
-    found = [candidate for candidate in found if candidate.distance <= found[0].distance + FARTHEST]
+    found = [candidate for candidate in found if candidate.distance <= found[0].distance + C.FARTHEST]
     if not found:
         found = [_data_sheet(kind, shape, platform)]
     sizes, times, owner = _knots(found)
@@ -119,7 +113,7 @@ def _knots(found: Sequence[CurveCandidate]) -> tuple[FloatArray, FloatArray, Int
         curve = candidate.curve
         fresh = np.ones(len(curve), dtype=bool)
         for low, high in covered:
-            fresh &= (curve.sizes <= low / FILL_BELOW) | (curve.sizes >= high * FILL_ABOVE)
+            fresh &= (curve.sizes <= low / C.FILL_BELOW) | (curve.sizes >= high * C.FILL_ABOVE)
         if not fresh.any():
             continue
         added = curve.sizes[fresh]
@@ -134,7 +128,7 @@ def _knots(found: Sequence[CurveCandidate]) -> tuple[FloatArray, FloatArray, Int
 
 def _within(range_bytes: tuple[float, float], known: tuple[float, float]) -> bool:
     """Whether a curve has no size that lies beyond what is known."""
-    return range_bytes[0] > known[0] / FILL_BELOW and range_bytes[1] < known[1] * FILL_ABOVE
+    return range_bytes[0] > known[0] / C.FILL_BELOW and range_bytes[1] < known[1] * C.FILL_ABOVE
 
 
 def _fitted_in(nearer: Curve, farther: Curve, sizes: FloatArray) -> FloatArray:
@@ -142,7 +136,7 @@ def _fitted_in(nearer: Curve, farther: Curve, sizes: FloatArray) -> FloatArray:
     as much slower or faster as it is there, for that is its bandwidth."""
     low, high = nearer.range_bytes
     inside = nearer.sizes[np.clip(np.searchsorted(nearer.sizes, sizes), 0, len(nearer) - 1)]
-    seam = np.where(sizes < low, low, np.where(sizes > high, high * FILL_ABOVE, inside))
+    seam = np.where(sizes < low, low, np.where(sizes > high, high * C.FILL_ABOVE, inside))
     step = nearer.time_us(seam) / farther.time_us(seam)
     times = farther.time_us(sizes) * np.where(sizes >= seam, step, 1.0)
     at = np.searchsorted(nearer.sizes, sizes)
@@ -156,7 +150,7 @@ def _data_sheet(kind: str, shape: GroupShape, platform: PlatformSpec) -> CurveCa
     line = roofline(kind, shape, platform)
     sizes = np.exp2(np.arange(3.0, 35.0))
     curve = Curve(sizes, line.time_us(sizes), 0.0)
-    return CurveCandidate.of(curve, np.inf, Source.ROOFLINE, ROOFLINE_SPREAD, ROOFLINE_NOTE)
+    return CurveCandidate.of(curve, np.inf, Source.ROOFLINE, C.ROOFLINE_SPREAD, ROOFLINE_NOTE)
 
 
 def slower(over: Pricing, inside: Pricing, share: float) -> Pricing:
@@ -202,7 +196,7 @@ def price_monotone(
         return _at_most(tuple(usual * 2.0**k for k in range(-4, 8)), link.gbps, in_node, per_byte * 0.5)
     if nic is None or nic.gbps <= 0:
         return price(kind, shape, platform, systems, transfer)
-    gain = TWO_NODE_GAIN if shape.nodes == 2 else 1.0
+    gain = C.TWO_NODE_GAIN if shape.nodes == 2 else 1.0
     return _at_most(RATES_GBPS, nic.gbps, over_nodes, per_byte / gain)
 
 
@@ -215,7 +209,7 @@ def _at_most(
     machine is nearest.
     """
     rate = min(max(wanted, rates[0]), rates[-1])
-    near = [r for r in rates if abs(math.log(r / rate)) <= LISTED_RATE]
+    near = [r for r in rates if abs(math.log(r / rate)) <= C.LISTED_RATE]
     top = near[0] if near else min(r for r in rates if r > rate)
     listed = [r for r in rates if r <= top]
     lists = [at(r) for r in listed]

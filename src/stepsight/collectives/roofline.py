@@ -20,10 +20,8 @@ from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import LinkSpec, PlatformSpec
 from stepsight.terminal import counted
 
-_CONSTANTS = area("collectives")
-KERNEL_FLOOR_US = _CONSTANTS.number("KERNEL_FLOOR_US")
-LINK_EFFICIENCY = _CONSTANTS.number("LINK_EFFICIENCY")
-PCIE_SHARE = _CONSTANTS.by_name("PCIE_SHARE")
+C = area("collectives")
+PCIE_SHARE = C.by_name("PCIE_SHARE")
 ONE_WAY = ("broadcast", "reduce")
 
 
@@ -79,8 +77,8 @@ def roofline(kind: str, shape: GroupShape, platform: PlatformSpec) -> Line:
     share = remote_share(kind, shape)
     # Over the wire of the slowest link goes only what leaves the node, for exchanges.
     gbps = link.gbps if link.gbps > 0 else platform.gpu.pcie_gbps  # GPUs that no link joins
-    us_per_byte = bus_factor(kind, shape.ranks) * share / (gbps * 1e3 * LINK_EFFICIENCY)
-    latency = KERNEL_FLOOR_US + latency_steps(kind, shape.ranks) * link.latency_us
+    us_per_byte = bus_factor(kind, shape.ranks) * share / (gbps * 1e3 * C.LINK_EFFICIENCY)
+    latency = C.KERNEL_FLOOR_US + latency_steps(kind, shape.ranks) * link.latency_us
     return Line(latency, us_per_byte)
 
 

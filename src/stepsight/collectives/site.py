@@ -26,8 +26,7 @@ from stepsight.records import nearest
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
 
-_CONSTANTS = area("collectives")
-SITE_SPREAD = _CONSTANTS.number("SITE_SPREAD")
+C = area("collectives")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class SiteCollectives:
         key = (kind, nodes)
         if key not in self._factors:
             self._factors[key] = self._factor(kind, nodes, measured)
-        spread = np.hypot(found.spread, SITE_SPREAD)
+        spread = np.hypot(found.spread, C.SITE_SPREAD)
         return Estimates(found.time_us * self._factors[key] + hop_us, found.source, spread, found.notes)
 
     def _factor(self, kind: str, nodes: int, measured: Mapping[int, float]) -> float:

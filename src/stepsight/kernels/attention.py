@@ -18,14 +18,12 @@ from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import BoolArray
 from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 FAMILIES = frozenset({"attention", "attention_backward"})
 KERNELS = {EFFICIENT: "the memory-efficient kernel", FLASH1: "FlashAttention 1"}
 AMPERE = "ampere"
 """All that have neither wide tensor cores nor too old ones run what Ampere runs."""
-TRANSFER_SPREAD = _CONSTANTS.number("ATTENTION_TRANSFER_SPREAD")
-OTHER_VENDOR_SPREAD = _CONSTANTS.number("OTHER_VENDOR_SPREAD")
 Forward = Callable[[Batch], Estimates | None]
 """Forward times from tables of this GPU or a relative; None where no table speaks for it."""
 
@@ -106,7 +104,7 @@ def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backw
     residual = nearest(residuals, batch.family, FLASH2, spec)
     if residual is None:
         return Estimates.uniform(base, Source.ROOFLINE, 0.2)
-    elsewhere = TRANSFER_SPREAD if spec.vendor == "nvidia" else OTHER_VENDOR_SPREAD
+    elsewhere = C.ATTENTION_TRANSFER_SPREAD if spec.vendor == "nvidia" else C.OTHER_VENDOR_SPREAD
     return residual.corrected(base, flash2.columns(batch, spec, backward=backward), spec, elsewhere)
 
 
@@ -159,7 +157,7 @@ class Reach:
 # FlashAttention-2 reaches 170 to 225; backward 80 to 110 where it reaches 140 to 190.
 AGAINST_FLASH2: Mapping[str, Reach] = {FLASH1: Reach(1.75, 1.75, 0.2), EFFICIENT: Reach(1.9, 1.9, 0.25)}
 
-BACKWARD_OVER_FORWARD = _CONSTANTS.by_name("BACKWARD_OVER_FORWARD")
+BACKWARD_OVER_FORWARD = C.by_name("BACKWARD_OVER_FORWARD")
 SPREAD_BACKWARD = 0.15
 
 

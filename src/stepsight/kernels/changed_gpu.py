@@ -20,12 +20,11 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.model import BASE_US
 from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, BoolArray, peak_flops, speed_of_light_us
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 SPEEDS = ("sms", "clock_mhz", "memory_gbps", "pcie_gbps", "l2_mb", "l2_gbps", "peak_tflops")
 """Figures that kernel times depend on."""
 LEAST_US = 1e-9
-CHANGED_SPREAD = _CONSTANTS.number("CHANGED_SPREAD")
 
 
 def catalogue_gpu(spec: GpuSpec) -> GpuSpec | None:
@@ -109,7 +108,7 @@ def rescale_by_roofline(answer: Estimates, batch: Batch, spec: GpuSpec, known: G
         reached = np.maximum(1.0, _at_peak_us(batch, known) / np.maximum(answer.time_us, LEAST_US))
         time_us = np.maximum(time_us, _at_peak_us(batch, spec) / reached)
     moved = np.log(time_us / np.maximum(answer.time_us, LEAST_US))
-    return replace(answer, time_us=time_us, spread=np.hypot(answer.spread, CHANGED_SPREAD * np.abs(moved)))
+    return replace(answer, time_us=time_us, spread=np.hypot(answer.spread, C.CHANGED_SPREAD * np.abs(moved)))
 
 
 def _at_peak_us(batch: Batch, spec: GpuSpec) -> FloatArray:

@@ -17,11 +17,9 @@ from stepsight.kernels.machine import Machine, feeding_share
 from stepsight.kernels.streams import Streamed, measured_stream
 from stepsight.kernels.tiles import tiled_us
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
-OUTSIDE_SPREAD = _CONSTANTS.number("OUTSIDE_TABLE_SPREAD")
 MOST_OUTSIDE_SPREAD = 0.4
-FAR_OUTSIDE = _CONSTANTS.number("FAR_OUTSIDE")
 MOST_SORTED = 15_000
 """Beyond this many rows, finding the repeated ones costs more than timing them."""
 
@@ -84,9 +82,9 @@ def _times(batch: Batch, chosen: Choice) -> Estimates:
         logs = [np.minimum.reduce([*logs, *map(np.log, others)])]
     # Relatives err towards their own library's weak spots, of which about half carry over.
     time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
-    spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
+    spread = np.hypot(chosen.spread, np.minimum(C.OUTSIDE_TABLE_SPREAD * far, MOST_OUTSIDE_SPREAD))
     answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
-    for i in np.nonzero(far > FAR_OUTSIDE)[0].tolist():
+    for i in np.nonzero(far > C.FAR_OUTSIDE)[0].tolist():
         note = joined(chosen.note, beyond_shapes(chosen.spread, float(spread[i])))
         if note:
             answer.notes[i] = note

@@ -29,16 +29,11 @@ from stepsight.kernels.tiles import BATCHED_SPREAD, batched_us
 from stepsight.program.job import PLAIN
 from stepsight.program.variants import Kind, Role
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 ROW_BYTES = 16
 
-SMALL_TF32 = _CONSTANTS.number("SMALL_TF32")
-SHORT_US = _CONSTANTS.number("SHORT_TF32_US")
-NARROW_LOADS = _CONSTANTS.number("NARROW_LOADS")
-NARROW_HALF_LOADS = _CONSTANTS.number("NARROW_HALF_LOADS")
 SPREAD = 0.2
-CLEAR_US = _CONSTANTS.number("CLEAR_GEMM_US")
 
 
 def is_tensor_core(dtype: str) -> bool:
@@ -49,10 +44,10 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates) -> Estimat
     """The answers for GEMMs on tensor cores, longer where rows are not aligned and for short ones in tf32."""
     factor = np.ones(len(batch))
     if batch.dtype == "tf32":
-        factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
+        factor += C.SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / C.SHORT_TF32_US)
     unaligned = off_boundaries(batch)
     if unaligned.any():
-        more = NARROW_HALF_LOADS if batch.dtype in HALF else NARROW_LOADS
+        more = C.NARROW_HALF_LOADS if batch.dtype in HALF else C.NARROW_LOADS
         # Narrow loads overlap with memory that is slower still.
         factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
     spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
@@ -75,11 +70,11 @@ def never_longer_than(
     """The answers, none above the time of the same product in fp32 (``full``).
 
     Only answers above the fp32 speed of light can be, so only those are asked for again; below
-    `CLEAR_US` both are a launch and a few round trips to memory.
+    `CLEAR_GEMM_US` both are a launch and a few round trips to memory.
     """
     in_full = replace(batch, dtype="fp32", positions=np.arange(len(batch)))
     possible = answer.time_us > in_full.flops / (spec.peak_flops("fp32") / 1e6)
-    doubted = np.nonzero(possible & (answer.time_us > CLEAR_US))[0]
+    doubted = np.nonzero(possible & (answer.time_us > C.CLEAR_GEMM_US))[0]
     if not len(doubted):
         return answer
     time_us = answer.time_us.copy()
@@ -99,10 +94,8 @@ TILES = ((64, 64), (128, 128), (256, 128), (128, 256))
 """Thread-block tiles of cuBLAS' half-precision kernels."""
 RANGED = ("m", "n", "k", "batch")
 """The columns whose fitted range decides how far the correction is trusted."""
-REACH = _CONSTANTS.number("CORRECTION_REACH")
 OTHER_CHIP_SPREAD = 0.06
 
-FP8_OVER_BF16 = _CONSTANTS.number("FP8_OVER_BF16")
 FP8_BANDWIDTH = 0.85
 FP8_SPREAD = 0.12
 
@@ -166,7 +159,7 @@ def apply_training_correction(
         if not measured:
             forward = nearest(residuals, "gemm", FORWARD, spec)
             logs -= forward.trees.bias if forward else 0.0
-        trust = np.exp(-_outside(residual, named) / REACH)
+        trust = np.exp(-_outside(residual, named) / C.CORRECTION_REACH)
         factor[mine] = np.exp(logs * trust)
         apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)
         spread[mine] = np.hypot(apart * trust, answer.spread[mine] * (1 - trust * measured))
@@ -190,7 +183,7 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
             continue
         part = batch if len(mine) == len(batch) else batch.take(mine)
         named = columns(forward_sizes(part), added[mine], spec)
-        trust = np.exp(-_outside(residual, named) / REACH)
+        trust = np.exp(-_outside(residual, named) / C.CORRECTION_REACH)
         time_us[mine] *= np.exp(np.log(residual.factor(named)) * trust)
         spread[mine] = np.hypot(residual.spread * trust, BATCHED_SPREAD * (1 - trust))
         source[mine] = int(Source.LEARNED)
@@ -217,7 +210,7 @@ def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: 
     d = batch.dims
     moved = d["batch"] * (d["m"] * d["k"] + d["k"] * d["n"] + 2 * d["m"] * d["n"])
     memory_us = moved / (spec.memory_gbps * 1e3) / FP8_BANDWIDTH
-    alone = np.maximum(in_bf16.time_us * FP8_OVER_BF16, memory_us)
+    alone = np.maximum(in_bf16.time_us * C.FP8_OVER_BF16, memory_us)
     shorter = alone < answer.time_us
     spread: FloatArray = np.where(shorter, np.hypot(in_bf16.spread, FP8_SPREAD), answer.spread)
     return Estimates(np.minimum(alone, answer.time_us), answer.source, spread, answer.notes)

@@ -26,13 +26,12 @@ from stepsight.kernels.columns import batches
 from stepsight.kernels.families import FAMILIES, FLAGS
 from stepsight.program.job import Kernel
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 FILE = "measured.json"
 AGAIN = "calibrate the platform again"
 LARGEST_LOG, LARGEST_WEIGHT = 100.0, 1e4
 """Logarithms of sizes and of measured ÷ speed of light, and weights of a fit, are never larger."""
-START_US = _CONSTANTS.number("CPU_CALL_START_US")
 LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Tried correlation lengths, in natural logarithms of a size."""
 NOISES = (0.02, 0.05, 0.1, 0.2)
@@ -41,7 +40,6 @@ SIGNAL = 0.5
 """Prior standard deviation of ln(efficiency) within one variant."""
 VECTOR_WIDTH = 16
 """fp32 values in the widest registers: products with sizes that are no multiple of it pay for the rest."""
-ALIGNMENT = _CONSTANTS.number("CPU_ALIGNMENT")
 FEWEST = 4
 """Samples below which a variant is answered by its family."""
 _BY_TRAFFIC = frozenset({"elementwise", "pool", "optimizer"})
@@ -73,7 +71,7 @@ def features(kernels: Sequence[Kernel]) -> FloatArray:
     halved = [
         [gcd(max(int(k.dim(name)), 1), VECTOR_WIDTH).bit_length() - 1 for name in "mnk"] for k in kernels
     ]
-    return np.concatenate([logs, ALIGNMENT * np.array(halved, dtype=np.float64)], axis=1)
+    return np.concatenate([logs, C.CPU_ALIGNMENT * np.array(halved, dtype=np.float64)], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,9 @@ class MeasuredProcessor:
         times = np.zeros(len(kernels))
         for batch in batches(kernels):
             times[batch.positions] = (
-                START_US + batch.flops / (self.gflops * 1e3) + batch.bytes / (self.memory_gbps * 1e3)
+                C.CPU_CALL_START_US
+                + batch.flops / (self.gflops * 1e3)
+                + batch.bytes / (self.memory_gbps * 1e3)
             )
         return times
 

@@ -21,7 +21,7 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.stream_costs import meet
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ TILES: Mapping[str, tuple[Tile, ...]] = {
 traces of A100s runs ``ampere_sgemm_128x128`` (public traces); Ada by the same library: products with
 64 and 80 columns on L4 take equally long (fp32 operators). Pascal: ``maxwell_sgemm_128x64``."""
 
-SHARE = _CONSTANTS.number("TILED_GEMM_SHARE")
-MEMORY = _CONSTANTS.number("TILED_GEMM_BANDWIDTH")
+SHARE = C.number("TILED_GEMM_SHARE")
 MEETING = 2.0
 """Exponent with which arithmetic and memory add up: a block loads before it computes and stores after."""
 START_US = 2.0
@@ -69,7 +68,7 @@ def tiled_us(batch: Batch, machine: Machine) -> FloatArray:
         outputs = b * np.ceil(m / tile.rows) * np.ceil(n / tile.columns) * (tile.rows * tile.columns)
         best = np.minimum(best, np.ceil(outputs / at_once) * at_once / tile.reach)
     arithmetic = 2 * best * np.ceil(k / STEP) * STEP / (machine.tflops * 1e6 * SHARE)
-    memory = batch.bytes / (machine.memory_gbps * 1e3 * MEMORY)
+    memory = batch.bytes / (machine.memory_gbps * 1e3 * C.TILED_GEMM_BANDWIDTH)
     return np.asarray(START_US + (arithmetic**MEETING + memory**MEETING) ** (1 / MEETING))
 
 
@@ -92,7 +91,7 @@ class BatchedConstants:
 BATCHED = BatchedConstants(0.82, 0.74, 6.0)
 """Fitted by `lab/fit/kernels/half.py` on A100's products with a long reduction (probabilities × values,
 gradients of scores; Megatron's operators). With a short one A100's library takes up to twice as long."""
-BATCHED_SPREAD = _CONSTANTS.number("BATCHED_SPREAD")
+BATCHED_SPREAD = C.number("BATCHED_SPREAD")
 
 
 def padded(side: FloatArray) -> FloatArray:

@@ -16,8 +16,7 @@ from stepsight.overheads.tables import Overheads
 from stepsight.program.job import HostTimes
 from stepsight.records import read_toml, record
 
-_CONSTANTS = area("overheads")
-REFERENCE_US = _CONSTANTS.number("REFERENCE_US")
+C = area("overheads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def framework_times(overheads: Overheads, framework: str, phase: str, launches: 
     each = {"forward": profile.forward_us, "backward": profile.backward_us}.get(phase, profile.optimizer_us)
     each = extra_us(framework, phase) or each
     add = overheads.of(REFERENCE, launches=1)
-    total = launches * each * (add.t1 + add.t2 + add.t3 + add.t4) / REFERENCE_US
+    total = launches * each * (add.t1 + add.t2 + add.t3 + add.t4) / C.REFERENCE_US
     if not shown:
         return HostTimes(0.0, 0.0, 0.0, 0.0, total)
     first = total / max(launches, shown)

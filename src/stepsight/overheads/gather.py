@@ -18,13 +18,9 @@ from stepsight.estimate import FloatArray
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults, op_class
 from stepsight.program.job import HostTimes
 
-_CONSTANTS = area("overheads")
-FENCE = _CONSTANTS.number("FENCE")
-FEWEST_TO_TRIM = _CONSTANTS.whole("FEWEST_TO_TRIM")
-KEPT_SHARE = _CONSTANTS.number("KEPT_SHARE")
-LAUNCH_SHARE = _CONSTANTS.number("LAUNCH_SHARE")
-PROFILER_CPU_EVENT_US = _CONSTANTS.number("PROFILER_CPU_EVENT_US")
-PROFILER_GPU_EVENT_US = _CONSTANTS.number("PROFILER_GPU_EVENT_US")
+C = area("overheads")
+FEWEST_TO_TRIM = C.whole("FEWEST_TO_TRIM")
+PROFILER_CPU_EVENT_US = C.number("PROFILER_CPU_EVENT_US")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,7 @@ class Gathered:
         by_name: dict[str, list[HostSample]] = defaultdict(list)
         for sample in self.samples:
             by_name[sample.name].append(sample)
-        cost = profiler_us or _profiler_cost(self.samples, PROFILER_CPU_EVENT_US, PROFILER_GPU_EVENT_US)
+        cost = profiler_us or _profiler_cost(self.samples, PROFILER_CPU_EVENT_US, C.PROFILER_GPU_EVENT_US)
         ops = {name: _stats(samples, cost) for name, samples in sorted(by_name.items())}
         calls: dict[str, list[float]] = defaultdict(list)
         for sample in self.samples:
@@ -121,7 +117,7 @@ def typical(values: FloatArray) -> FloatArray:
         return np.ones_like(values)
     scale = np.log(np.maximum(values, 0.0) + 1.0)
     low, high = np.percentile(scale, [25, 75], axis=0)
-    reach = FENCE * (high - low)
+    reach = C.FENCE * (high - low)
     return np.asarray((scale >= low - reach) & (scale <= high + reach), dtype=np.float64)
 
 
@@ -133,7 +129,7 @@ def _profiler_cost(samples: list[HostSample], most_cpu_us: float, most_gpu_us: f
     views = [s.times.t5 for s in samples if not s.launches and op_class(s.name) == "view"]
     calls = [s.times.t4 for s in samples if s.launches]
     cpu = min(most_cpu_us, float(np.median(views))) if views else PROFILER_CPU_EVENT_US
-    gpu = min(most_gpu_us, LAUNCH_SHARE * float(np.median(calls))) if calls else PROFILER_GPU_EVENT_US
+    gpu = min(most_gpu_us, C.LAUNCH_SHARE * float(np.median(calls))) if calls else C.PROFILER_GPU_EVENT_US
     return cpu, gpu
 
 
@@ -173,5 +169,5 @@ def _share(sample: HostSample, name: str) -> float:
 def _less(values: FloatArray, cost_us: float) -> Stat:
     kept = values[typical(values) > 0]
     mean = float(kept.mean())
-    net = max(mean - cost_us, KEPT_SHARE * mean)
+    net = max(mean - cost_us, C.KEPT_SHARE * mean)
     return Stat(net, float(kept.std()), len(kept), mean - net)

@@ -24,10 +24,9 @@ from stepsight.errors import InputError
 from stepsight.inputs import read_bytes
 from stepsight.program.job import HostTimes
 
-_CONSTANTS = area("overheads")
-DIVIDE_NS = _CONSTANTS.number("DIVIDE_NS")
-HOST_GBPS = _CONSTANTS.number("HOST_GBPS")
-UNKNOWN_VARIATION = _CONSTANTS.number("UNKNOWN_VARIATION")
+C = area("overheads")
+DIVIDE_NS = C.number("DIVIDE_NS")
+HOST_GBPS = C.number("HOST_GBPS")
 
 
 LAUNCH = "cudaLaunchKernel"
@@ -119,7 +118,7 @@ class Overheads:
         """Standard deviation over mean of the operator's host time."""
         seen = self._find(op_name) or self.classes[op_class(op_name)]
         known = [s for s in (seen.t2, seen.t3, seen.whole) if s is not None and s.mean > 0]
-        return max((s.std / s.mean for s in known), default=UNKNOWN_VARIATION)
+        return max((s.std / s.mean for s in known), default=C.UNKNOWN_VARIATION)
 
     def scaled(self, factor: float) -> Overheads:
         """The same on a host where everything takes ``factor`` times as long."""

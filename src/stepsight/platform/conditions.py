@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
     from stepsight.kernels.models import KernelModels
 
-_CONSTANTS = area("collectives")
-COMM_UNDER_COMPUTE = _CONSTANTS.number("COMM_UNDER_COMPUTE")
-COMPUTE_BESIDE_COMPUTE = _CONSTANTS.number("COMPUTE_BESIDE_COMPUTE")
-COMPUTE_UNDER_COMM = _CONSTANTS.number("COMPUTE_UNDER_COMM")
-LINK_EFFICIENCY = _CONSTANTS.number("LINK_EFFICIENCY")
+C = area("collectives")
 
 
 LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
@@ -211,7 +207,7 @@ class Conditions:
         if factor == 1.0 or shape.ranks == 1:
             return found
         name = "all_reduce" if kind == "barrier" else kind
-        light = float(roofline(name, shape, self.spec).us_per_byte * LINK_EFFICIENCY * bytes_)
+        light = float(roofline(name, shape, self.spec).us_per_byte * C.LINK_EFFICIENCY * bytes_)
         return replace(found, time_us=max(found.time_us * factor, min(found.time_us, light)))
 
     def host(self, times: HostTimes) -> HostTimes:
@@ -244,7 +240,7 @@ def contention_of(platform: PlatformSpec) -> ContentionSpec:
     if platform.host.synchronous:
         return ContentionSpec(source="nothing runs concurrently here")
     streams = ContentionSpec(
-        compute_beside_compute=COMPUTE_BESIDE_COMPUTE, source="profiler traces of DLRM training on V100"
+        compute_beside_compute=C.COMPUTE_BESIDE_COMPUTE, source="profiler traces of DLRM training on V100"
     )
     if platform.ranks == 1:
         return streams
@@ -252,5 +248,8 @@ def contention_of(platform: PlatformSpec) -> ContentionSpec:
     if platform.link.kind not in MEASURED_LINKS:
         measured = f"assumed as on NVLink: {measured}"
     return replace(
-        streams, compute_under_comm=COMPUTE_UNDER_COMM, comm_under_compute=COMM_UNDER_COMPUTE, source=measured
+        streams,
+        compute_under_comm=C.COMPUTE_UNDER_COMM,
+        comm_under_compute=C.COMM_UNDER_COMPUTE,
+        source=measured,
     )

@@ -22,16 +22,12 @@ from stepsight.kernels.columns import Batch, batches
 from stepsight.kernels.roofline import PCIE_FAMILIES, TENSOR_CORE_FAMILIES, bandwidth_gbps, peak_flops
 from stepsight.program.job import Kernel
 
-_CONSTANTS = area("power")
-PEAK_DRAW = _CONSTANTS.by_name("PEAK_DRAW")
-ALONE = _CONSTANTS.number("ALONE")
-TABLES_AT_LIMIT = frozenset(_CONSTANTS.entries["TABLES_AT_LIMIT"].value)
-FP8_ENERGY = _CONSTANTS.by_name("FP8_ENERGY")
-VECTOR_DRAW = _CONSTANTS.number("VECTOR_DRAW")
-BANDWIDTH_DRAW = _CONSTANTS.number("BANDWIDTH_DRAW")
-IDLE_SHARE = _CONSTANTS.number("IDLE_SHARE")
-VOLTAGE_FLOOR = _CONSTANTS.by_name("VOLTAGE_FLOOR")
-FLAGSHIP = _CONSTANTS.texts("FLAGSHIP")
+C = area("power")
+PEAK_DRAW = C.by_name("PEAK_DRAW")
+TABLES_AT_LIMIT = frozenset(C.entries["TABLES_AT_LIMIT"].value)
+FP8_ENERGY = C.by_name("FP8_ENERGY")
+VOLTAGE_FLOOR = C.by_name("VOLTAGE_FLOOR")
+FLAGSHIP = C.texts("FLAGSHIP")
 
 LOWEST_CLOCK = 0.2
 """Of the boost clock: boards do not go below it, they switch off."""
@@ -105,15 +101,15 @@ class Power:
         board_w = chip.power_w or gpu.power_w
         standard = find_gpu(gpu.name)
         standard_w = (standard.gpu.power_w if standard else None) or gpu.power_w
-        idle_w = min(IDLE_SHARE * standard_w, 0.5 * gpu.power_w)
-        spare_w = (1 - IDLE_SHARE) * board_w
+        idle_w = min(C.IDLE_SHARE * standard_w, 0.5 * gpu.power_w)
+        spare_w = (1 - C.IDLE_SHARE) * board_w
         per_flop = {}
         for dtype, tflops in chip.peak_tflops.items():
-            share = VECTOR_DRAW if dtype in ("fp32", "fp64") else _of(gpu, PEAK_DRAW)
+            share = C.VECTOR_DRAW if dtype in ("fp32", "fp64") else _of(gpu, PEAK_DRAW)
             per_flop[dtype] = share * spare_w / (1e12 * tflops)
         if "fp8" in per_flop and "bf16" in per_flop:
             per_flop["fp8"] = _of(gpu, FP8_ENERGY) * per_flop["bf16"]
-        per_byte = BANDWIDTH_DRAW * spare_w / (1e9 * chip.memory_gbps)
+        per_byte = C.BANDWIDTH_DRAW * spare_w / (1e9 * chip.memory_gbps)
         tabled_w = standard_w if gpu.name in TABLES_AT_LIMIT else None
         ratio = gpu.clock_mhz / (standard.gpu.clock_mhz if standard else gpu.clock_mhz)
         return cls(idle_w, gpu.power_w, per_flop, per_byte, _of(gpu, VOLTAGE_FLOOR), tabled_w, ratio)
@@ -135,7 +131,7 @@ class Power:
 
     def alone(self, draw: Draw) -> float:
         """The same for one kernel run again and again."""
-        return self.clock(draw if self.tabled_w else replace(draw, flop_j=ALONE * draw.flop_j))
+        return self.clock(draw if self.tabled_w else replace(draw, flop_j=C.ALONE * draw.flop_j))
 
     def at_boost(self, drawn: Draws) -> Draws:
         """Kernels as tables have them, at boost clock. Tables measured under the board's limit hold the clock

@@ -19,7 +19,7 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import Dims, conv_output
 from stepsight.kernels.machine import Machine
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 FeatureSet = Callable[[Dims, FloatArray, Machine], dict[str, FloatArray]]
 
@@ -184,9 +184,7 @@ TILE = 128
 """Side of the output tiles, one on a multiprocessor at a time; the library counts them along m first."""
 SHARING = 2
 """Multiprocessors that look addresses up together."""
-REACH_BYTES = _CONSTANTS.by_name("TLB_REACH_BYTES")
-WAITING = _CONSTANTS.number("TLB_WAITING")
-SOFTNESS = _CONSTANTS.number("TLB_SOFTNESS")
+REACH_BYTES = C.by_name("TLB_REACH_BYTES")
 
 
 def look_up_stretch(batch: Batch, machine: Machine) -> FloatArray:
@@ -194,8 +192,8 @@ def look_up_stretch(batch: Batch, machine: Machine) -> FloatArray:
     reach = REACH_BYTES.get(machine.architecture)
     if reach is None:
         return np.ones(len(batch))
-    found = np.minimum(1.0, (reach / span_bytes(batch.dims, batch.element_bytes, machine)) ** SOFTNESS)
-    return np.asarray(1 + WAITING * (1 - found))
+    found = np.minimum(1.0, (reach / span_bytes(batch.dims, batch.element_bytes, machine)) ** C.TLB_SOFTNESS)
+    return np.asarray(1 + C.TLB_WAITING * (1 - found))
 
 
 def span_bytes(d: Dims, element_bytes: FloatArray, machine: Machine) -> FloatArray:

@@ -17,7 +17,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.learned.model import TENSOR_CORES, LearnedModel
 from stepsight.kernels.machine import Machine, feeding_share
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 FILE = "boards.json"
 
@@ -29,9 +29,8 @@ DUAL_ISSUE_BOARD = "H100-SXM-80G"
 UNLIMITED = {"A100-SXM4-40G": "A100-PCIE-80G", "A100-SXM4-80G": "A100-PCIE-80G"}
 """Boards with a higher power limit (400 W) than the measured one (300 W), which keeps up 0.9 of its peak."""
 
-POWER_LIMITED = _CONSTANTS.number("POWER_LIMITED")
 
-TENSOR_SHARES = _CONSTANTS.by_name("TENSOR_SHARES")
+TENSOR_SHARES = C.by_name("TENSOR_SHARES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Boards:
         name = UNLIMITED.get(gpu, gpu)
         mine = {board.variant: board for board in self.known if board.gpu == name}
         single = mine.get("linear")
-        if variant == "linear" or (single is not None and single.share < POWER_LIMITED):
+        if variant == "linear" or (single is not None and single.share < C.POWER_LIMITED):
             return mine.get(variant) or single
         return mine.get(variant)
 
@@ -100,13 +99,10 @@ RELATIVES = {"fp32": 2}
 """How many of the nearest measured GPUs stand in for an unmeasured one: two of the old and diverse
 fp32 generations, else one. Chosen by leaving GPUs out."""
 
-TRANSFER_SPREAD = _CONSTANTS.by_name("TRANSFER_SPREAD")
+TRANSFER_SPREAD = C.by_name("TRANSFER_SPREAD")
 USUAL_TRANSFER_SPREAD = 0.22
-SAME_FEEDING_SPREAD = _CONSTANTS.number("SAME_FEEDING_SPREAD")
 PER_DISTANCE = 0.03
-UNSEEN_SHAPES = _CONSTANTS.by_name("UNSEEN_SHAPES")
-SIBLING_SPREAD = _CONSTANTS.number("SIBLING_SPREAD")
-OTHER_DTYPE_SPREAD = _CONSTANTS.number("OTHER_DTYPE_SPREAD")
+UNSEEN_SHAPES = C.by_name("UNSEEN_SHAPES")
 
 FP32_LANES = frozenset({"gemm", "conv"})
 """Families bound by arithmetic, whose boards' shares count."""
@@ -115,7 +111,6 @@ NO_BOARDS = Boards(())
 FIRST_PRINCIPLES = frozenset({("fp32", "bmm")})
 """Products whose tile is known better than what carries over from another GPU's library."""
 
-AMD_START_US = _CONSTANTS.number("AMD_GEMM_START_US")
 
 STAND_INS = {
     "fp16": ("fp16", "bf16"),
@@ -208,7 +203,7 @@ def _choice(
         same_dtype or {dtype, fitting[0].dtype} == {"fp16", "bf16"} or fitting[0].family in ROW_FAMILIES
     )
     if own and same_units:
-        spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, OTHER_DTYPE_SPREAD))
+        spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, C.OTHER_DTYPE_SPREAD))
         if own[0].machine.name == mine.name or own[0].family not in FP32_LANES:
             siblings = tuple(m for m in own[1:] if m.machine.memory_gbps <= mine.memory_gbps)
             machine = own[0].machine.with_memory_of(mine)
@@ -229,7 +224,7 @@ def _choice(
     measured = boards.spread(mine, nearest[0].dtype, variant) if nearest[0].family == "gemm" else None
     spread = base + PER_DISTANCE * nearest[0].machine.distance(mine)
     if nearest[0].family == "gemm" and nearest[0].dtype in TENSOR_CORES and feeding_share(spec, dtype) > 1:
-        spread = SAME_FEEDING_SPREAD
+        spread = C.SAME_FEEDING_SPREAD
     if measured is not None:
         spread = float(np.hypot(measured, UNSEEN_SHAPES.get(variant, base)))
     tiled = (nearest[0].dtype, variant) in FIRST_PRINCIPLES
@@ -245,7 +240,7 @@ def _choice(
         spread,
         "whole tiles at the GPU's own peak" if tiled else note,
         tiled=tiled,
-        start_us=AMD_START_US if spec.vendor == "amd" and nearest[0].family == "gemm" else 0.0,
+        start_us=C.AMD_GEMM_START_US if spec.vendor == "amd" and nearest[0].family == "gemm" else 0.0,
     )
 
 
@@ -274,7 +269,7 @@ def _sibling(model: LearnedModel, mine: Machine, dtype: str, boards: Boards, spr
     board = boards.of(mine.name, model.variant)
     scaled = _scaled(model.machine.with_memory_of(mine), 1.0 if board is None else board.share)
     note = f"measured on {model.machine.name}, another board of the chip"
-    return Choice((model,), (scaled,), Source.LEARNED, float(np.hypot(spread, SIBLING_SPREAD)), note)
+    return Choice((model,), (scaled,), Source.LEARNED, float(np.hypot(spread, C.SIBLING_SPREAD)), note)
 
 
 def _scaled(machine: Machine, share: float) -> Machine:
