@@ -19,9 +19,9 @@ import numpy as np
 
 from lab.score.sharding.tasks import Scale, Task, population, task_workload
 from stepsight.platform.load import load_platform
-from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.rules import Rules
-from stepsight.sharding.search.walk import search
+from stepsight.sharding.rules import Rules
+from stepsight.sharding.search import search
+from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.sharders import SHARDERS, random
 from stepsight.tables.table import Table
 from stepsight.tables.torchrec_plan import plan_from_document

@@ -13,7 +13,7 @@ from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
 from stepsight.kernels.embedding.cpu.work import PhaseModel, work
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
-from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import FBGEMM, TableLookup
 from stepsight.tables.sharders import SHARDERS

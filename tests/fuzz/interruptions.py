@@ -21,7 +21,7 @@ from pathlib import Path
 from stepsight.calibrate.journal import Journal as Samples
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
-from stepsight.tuning.journal import Journal as Trials
+from stepsight.tuning.trial import Journal as Trials
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.prediction.provenance import TimedBy
+from stepsight.prediction.breakdown import TimedBy
 from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram, Sizing, world
 from stepsight.program.observation import Observation, ObservedJob
 

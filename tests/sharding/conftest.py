@@ -5,9 +5,8 @@ from lab.score.sharding.tasks import Scale, population, random_task, task_worklo
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import load_platform
-from stepsight.sharding.pricing.loads import Loads, PartCosts
-from stepsight.sharding.pricing.lookups import ScaledLookups
-from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.loads import Loads, PartCosts, ScaledLookups
+from stepsight.sharding.steps import PlanPricer
 
 SMALL = Scale(most_rows=200_000, tables_per_rank=(4, 6), batches=(4096,))
 

@@ -10,7 +10,6 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.report.sharding import sharding_page
 from stepsight.sharding.choice import choose, days_of
-from stepsight.sharding.document import document
 from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
@@ -39,7 +38,7 @@ def test_a_loser_is_told_why(choice):
 
 
 def test_the_document_is_plain_data_with_the_plan_in_it(choice):
-    text = json.dumps(document(choice))
+    text = json.dumps(choice.to_dict())
     data = json.loads(text)
     assert data["step_time_us"] == choice.winner.step_us
     assert data["lower_bound_us"] <= data["step_time_us"]

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from lab.score.sharding.tasks import Scale, population
-from stepsight.sharding.pricing.loads import Loads
-from stepsight.sharding.search.draft import Draft, Move, changes, shaken, spreads
-from stepsight.sharding.search.rules import Rules, TableSharding
-from stepsight.sharding.search.starts import starts, table_weights
+from stepsight.sharding.draft import Draft, Move, changes, shaken, spreads
+from stepsight.sharding.loads import Loads
+from stepsight.sharding.rules import Rules, TableSharding
+from stepsight.sharding.starts import starts, table_weights
 from stepsight.tables.plan import KINDS, ROW_WISE
 from stepsight.tables.sharders import random
 

@@ -7,8 +7,7 @@ import pytest
 
 from lab.score.sharding.tasks import Scale, random_task, task_workload
 from stepsight.platform.load import load_platform
-from stepsight.sharding.pricing.exchange import Exchange
-from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.steps import Exchange, PlanPricer
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION, price
 from stepsight.tables.plan import TABLE_ROW_WISE, Plan, Shard

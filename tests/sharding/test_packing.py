@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepsight.sharding.search.rules import Rules
-from stepsight.sharding.search.starts import packed, place
-from stepsight.sharding.search.walk import search
+from stepsight.sharding.rules import Rules
+from stepsight.sharding.search import search
+from stepsight.sharding.starts import packed, place
 from stepsight.tables.plan import COLUMN_WISE, ROW_WISE, TABLE_WISE
 from stepsight.tables.table import Table
 

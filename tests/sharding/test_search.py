@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.score.sharding.tasks import population
-from stepsight.sharding.search.rules import Rules
-from stepsight.sharding.search.walk import CLOSE_ENOUGH, search
+from stepsight.sharding.rules import Rules
+from stepsight.sharding.search import CLOSE_ENOUGH, search
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import COLUMN_WISE, KINDS, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS

@@ -3,10 +3,10 @@ import pytest
 
 from lab.score.sharding.tasks import Scale, Task, random_task, task_workload
 from stepsight.platform.load import load_platform
-from stepsight.sharding.pricing.loads import Loads
-from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.draft import Draft
-from stepsight.sharding.search.rules import TableSharding
+from stepsight.sharding.draft import Draft
+from stepsight.sharding.loads import Loads
+from stepsight.sharding.rules import TableSharding
+from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE, Plan, Shard
 from stepsight.tables.sharders import SHARDERS, random
 from stepsight.tables.table import Table

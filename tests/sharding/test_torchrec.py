@@ -9,7 +9,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 
-from stepsight.sharding.search.walk import search
+from stepsight.sharding.search import search
 from stepsight.sharding.torchrec.planner import (
     StepPerfModel,
     enumerator,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from stepsight.collectives.site import read_site
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.answer import LanguageStep
-from stepsight.prediction.llm.predict import walk_language
+from stepsight.prediction.language import LanguageStep, walk_language
 from stepsight.simulate.blocks import AS_PRICED, BlockWalk, Question
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.build import schedule

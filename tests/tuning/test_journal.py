@@ -9,8 +9,7 @@ import pytest
 
 from stepsight.documents import files_read
 from stepsight.errors import InputError
-from stepsight.tuning.journal import Journal
-from stepsight.tuning.trial import Row, Trial
+from stepsight.tuning.trial import Journal, Row, Trial
 
 ROW = Row({"batch": 4}, "p", step_time_us=10.0, shares={"gemm": 0.5})
 

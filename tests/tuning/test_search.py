@@ -14,9 +14,8 @@ from stepsight.report.search import noise_mark, remarks
 from stepsight.sharding.choice import choose
 from stepsight.tuning.answer import best_rows, why
 from stepsight.tuning.api import _answer, sweep, tune
-from stepsight.tuning.bound import Bound
 from stepsight.tuning.evaluate import evaluate
-from stepsight.tuning.search import SURE, Search, ranked, score
+from stepsight.tuning.search import SURE, Bound, Search, ranked, score
 from stepsight.tuning.space import Space, space
 from stepsight.tuning.trial import Row, Trial
 from stepsight.workload.files import parse_workload

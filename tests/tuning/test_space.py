@@ -4,8 +4,8 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.prediction.changes import changes_of
+from stepsight.tuning.dimensions import parsed_over
 from stepsight.tuning.evaluate import with_settings
-from stepsight.tuning.over import parsed_over
 from stepsight.tuning.space import space
 from stepsight.workload.files import parse_workload
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.tuning import chunks, ray_cluster, workers
+from stepsight.tuning import workers
 from stepsight.tuning.api import sweep
 from stepsight.tuning.evaluate import evaluate
-from stepsight.tuning.journal import Journal
-from stepsight.tuning.trial import FAILED, Row, Trial
+from stepsight.tuning.trial import FAILED, Journal, Row, Trial
 
 from .model import DLRM
 
@@ -43,18 +42,18 @@ def always_dies(document, trial, where):
 
 def test_a_trial_whose_worker_dies_is_run_again(rows, monkeypatch, tmp_path):
     monkeypatch.setenv("STEPSIGHT_TEST_FLAG", str(tmp_path / "died"))
-    monkeypatch.setattr(chunks, "evaluate", dies_once)
+    monkeypatch.setattr(workers, "evaluate", dies_once)
     assert sweep(DLRM, PLATFORM, over=OVER, workers=2) == rows
 
 
 def test_a_worker_that_dies_with_tasks_in_its_queue_loses_none(monkeypatch):
-    monkeypatch.setattr(chunks, "evaluate", always_dies)
+    monkeypatch.setattr(workers, "evaluate", always_dies)
     found = sweep(DLRM, PLATFORM, over=["batch=" + ",".join(["2048", "1024"] * 20)], workers=2)
     assert [r.status == FAILED for r in found] == [True, False] * 20
 
 
 def test_a_trial_that_kills_its_worker_twice_is_reported(rows, monkeypatch):
-    monkeypatch.setattr(chunks, "evaluate", always_dies)
+    monkeypatch.setattr(workers, "evaluate", always_dies)
     found = sweep(DLRM, PLATFORM, over=OVER, workers=2)
     assert [r.status == FAILED for r in found] == [r.settings["batch"] == 2048 for r in rows]
     assert found[0] == rows[0] and "died" in found[2].reason
@@ -93,7 +92,7 @@ def test_two_ray_nodes_give_the_same_rows(rows, two_nodes):
 def test_a_trial_whose_ray_worker_dies_is_run_again_once(rows, two_nodes, monkeypatch, tmp_path, always):
     flag = str(tmp_path / "died")
 
-    class Dies(ray_cluster.Evaluator):
+    class Dies(workers.Evaluator):
         def some(self, document, trials, where):
             import pathlib
 
@@ -103,7 +102,7 @@ def test_a_trial_whose_ray_worker_dies_is_run_again_once(rows, two_nodes, monkey
                 os._exit(1)
             return super().some(document, trials, where)
 
-    monkeypatch.setattr(ray_cluster, "Evaluator", Dies)
+    monkeypatch.setattr(workers, "Evaluator", Dies)
     found = sweep(DLRM, PLATFORM, over=OVER, ray=two_nodes)
     assert [r.status == FAILED for r in found] == [always and r.settings["batch"] == 2048 for r in rows]
     assert found[0] == rows[0] and (always or found == rows)
@@ -124,16 +123,16 @@ def test_a_trial_whose_worker_died_is_asked_again_by_the_next_search(tmp_path):
 
 
 def test_a_worker_stays_in_its_stretch_then_helps_where_most_is_left():
-    left = chunks.Stretches(200, 2)
+    left = workers.Stretches(200, 2)
     first, second = left.take(0), left.take(1)
-    assert first.start == 0 and second.start == 100 and len(first) <= chunks.MOST_TOGETHER
+    assert first.start == 0 and second.start == 100 and len(first) <= workers.MOST_TOGETHER
     mine = [i for chunk in iter(lambda: left.take(0), range(0)) for i in chunk]
     assert mine[: 100 - len(first)] == list(range(len(first), 100))
     assert sorted([*first, *second, *mine]) == list(range(200)) and not left
 
 
-@pytest.mark.parametrize(("count", "workers"), [(0, 2), (1, 2), (3, 8), (7, 3)])
-def test_every_trial_is_handed_out_once(count, workers):
-    left = chunks.Stretches(count, workers)
-    taken = [i for worker in [*range(workers)] * (count + 1) for i in left.take(worker)]
+@pytest.mark.parametrize(("count", "processes"), [(0, 2), (1, 2), (3, 8), (7, 3)])
+def test_every_trial_is_handed_out_once(count, processes):
+    left = workers.Stretches(count, processes)
+    taken = [i for worker in [*range(processes)] * (count + 1) for i in left.take(worker)]
     assert sorted(taken) == list(range(count)) and not left

@@ -6,7 +6,7 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
-from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.steps import PlanPricer
 from stepsight.workload.files import parse_workload
 
 

@@ -16,7 +16,7 @@ from lab.datasets.llm.case import Case
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.answer import LanguageStep
+from stepsight.prediction.language import LanguageStep
 from stepsight.prediction.memory import FITS, fit_probability
 from stepsight.prediction.runnable import check_runnable
 from stepsight.score import gmae, mape

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from lab.score.sharding.results import SEARCHED, PlanTrial, Trial
 from lab.score.sharding.tasks import Scale, Task, random_task, task_workload
 from stepsight.platform.load import Platform
-from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.rules import Rules
-from stepsight.sharding.search.walk import search
+from stepsight.sharding.rules import Rules
+from stepsight.sharding.search import search
+from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.plan import COLUMN_WISE, ROW_WISE, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.workload.dlrm.build import DlrmWorkload

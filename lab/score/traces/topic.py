@@ -22,7 +22,7 @@ from lab.fit.traces.runs import CNN, DLRM, SINGLE, TRANSFORMER, ScoredRun, score
 from lab.score.frame import show
 from lab.score.traces.pairs import PairRow, operator_pair_rows, pair_rows, pair_scores
 from stepsight.documents import to_json
-from stepsight.prediction.provenance import TimedBy
+from stepsight.prediction.breakdown import TimedBy
 from stepsight.prediction.traced.predict import traced_step
 from stepsight.score import CHOSEN, FIT, Figure, Score, interval_score
 from stepsight.simulate.timeline import Timeline, simulate

@@ -13,7 +13,7 @@ from stepsight.commands import options
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
-    from stepsight.sharding.search.walk import Progress
+    from stepsight.sharding.search import Progress
     from stepsight.workload.dlrm.build import DlrmWorkload
     from stepsight.workload.files import Workload
 
@@ -81,8 +81,7 @@ def command(
     from stepsight.records import seconds
     from stepsight.report.sharding import sharding_page, show
     from stepsight.sharding.choice import choose, days_of
-    from stepsight.sharding.document import document
-    from stepsight.sharding.search.rules import USUAL_KINDS
+    from stepsight.sharding.rules import USUAL_KINDS
     from stepsight.tables.torchrec_plan import MODULE, read_plan, torchrec_document
 
     on_workload, on_platform = options.split_assignments(assignments)
@@ -105,7 +104,7 @@ def command(
         device=device or usual_device,
     )  # fmt: skip
     options.deliver(
-        lambda: document(choice), lambda console: show(choice, console), (out, plan.to_json),
+        choice.to_dict, lambda console: show(choice, console), (out, plan.to_json),
         (torchrec, lambda: to_json(theirs)), (html, lambda: sharding_page(choice)), as_json=as_json,
     )  # fmt: skip
 

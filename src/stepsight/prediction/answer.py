@@ -17,14 +17,16 @@ from stepsight.platform.load import Platform
 from stepsight.prediction import display
 from stepsight.prediction.breakdown import (
     HOST_SPREAD,
+    Coverage,
+    Origin,
     RankSummary,
     Sensitivity,
+    coverage,
     naive_us,
     sensitivities,
     summarise,
 )
 from stepsight.prediction.memory import MemoryLine, what_would_help
-from stepsight.prediction.provenance import Coverage, Origin, coverage
 from stepsight.prediction.throughput import Energy, Throughput, energy, throughput
 from stepsight.program.job import Job
 from stepsight.program.observation import Observations
@@ -34,7 +36,7 @@ from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
 
 if TYPE_CHECKING:
     from stepsight.prediction.embedding import EmbeddingFigures
-    from stepsight.prediction.llm.figures import LanguageFigures
+    from stepsight.prediction.language import LanguageFigures
 
 METHOD_SPREAD = 0.04
 """What is left when every kernel is right: between the 3.00 % and 5.21 % that the published

@@ -15,7 +15,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain, predict_job
 from stepsight.prediction.breakdown import RankSummary
 from stepsight.prediction.embedding import embedding_figures
-from stepsight.prediction.llm.predict import left_out, predict_language
+from stepsight.prediction.language import left_out, predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import (
     borrowed,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from stepsight.constants import area
@@ -14,14 +17,13 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform
 from stepsight.prediction.embedding import EmbeddingFigures, embedding_figures
-from stepsight.sharding.pricing.loads import Loads
-from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits
-from stepsight.sharding.search.simulated import search_simulated
-from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search
+from stepsight.sharding.loads import Loads
+from stepsight.sharding.rules import USUAL_KINDS, Rules, check_fits
+from stepsight.sharding.search import OBJECTIVES, Found, Progress, search, search_simulated
+from stepsight.sharding.steps import PlanPricer
 from stepsight.sharding.tiers import with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.plan import TABLE_WISE, Plan
+from stepsight.tables.plan import TABLE_WISE, Plan, plan_dict, plan_summary
 from stepsight.tables.sharders import PLACEMENTS, SHARDERS
 from stepsight.tables.table import Table
 from stepsight.terminal import counted
@@ -56,6 +58,22 @@ class PlanCandidate:
         mean = float(np.mean(self.lookup_us))
         return max(self.lookup_us) / mean - 1 if mean > 0 else 0.0
 
+    def to_dict(self, winner: PlanCandidate) -> dict[str, Any]:
+        """Plain values, as ``--json`` prints them."""
+        each = zip(self.lookup_us, self.exchange_us, self.memory_bytes, strict=True)
+        names = ("lookup_us", "exchange_us", "memory_bytes")
+        return {
+            "name": self.name,
+            "step_time_us": self.step_us,
+            "day_us": list(self.day_us),
+            "slower": self.step_us / winner.step_us - 1,
+            "fits": self.fits,
+            "why": self.why,
+            "imbalance": self.imbalance,
+            "kinds": plan_summary(self.plan),
+            "ranks": [{"rank": r, **dict(zip(names, values, strict=True))} for r, values in enumerate(each)],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -81,6 +99,29 @@ class Choice:
         """Whether the step hardly depends on the plan: host, dense part or link decide."""
         fitting = [c.step_us for c in self.candidates if c.fits]
         return len(fitting) > 1 and max(fitting) <= min(fitting) * (1 + LEVEL)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that the console shows, and the winning plan itself."""
+        found = self.found
+        return {
+            "workload": self.workload,
+            "platform": self.platform,
+            "ranks": self.ranks,
+            "tables": self.tables,
+            "objective": self.objective,
+            "days": self.days,
+            "step_time_us": self.winner.step_us,
+            "lower_bound_us": found.bound_us,
+            "gap": found.gap,
+            "plans_priced": found.priced,
+            "search_seconds": found.seconds,
+            "room_bytes": self.room_bytes,
+            "level": self.level,
+            "winner": self.winner.name,
+            "candidates": [one.to_dict(self.winner) for one in self.candidates],
+            "plan": plan_dict(self.winner.plan),
+            "embedding": msgspec.to_builtins(self.figures) if self.figures else None,
+        }
 
 
 def _settled(workload: DlrmWorkload, platform: Platform) -> DlrmWorkload:
@@ -228,7 +269,7 @@ def _why(
     slower = step_us[this] / step_us[best] - 1
     if slower < LEVEL:
         return "same time"
-    mine, theirs = (Loads(*(getattr(loads, n)[[i]] for n in Loads.__slots__)) for i in (this, best))
+    mine, theirs = (loads.each(itemgetter([i])) for i in (this, best))
     swapped = {
         "lookup": replace(mine, forward_us=theirs.forward_us, backward_us=theirs.backward_us),
         "exchange": replace(mine, columns=theirs.columns, node_columns=theirs.node_columns),

@@ -1,22 +1,31 @@
-"""``stepsight.tune`` and ``stepsight.sweep``: the searches as one call each."""
+"""``stepsight.tune`` and ``stepsight.sweep``: the best configuration, and a row for every combination."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
+from stepsight.capturing.step import is_step_file
 from stepsight.errors import InputError
+from stepsight.records import assigned, override, read_toml
 from stepsight.terminal import counted
-from stepsight.tuning.answer import Answer, best_rows, front, neighbours
-from stepsight.tuning.described import Model, described, of_one_framework
+from stepsight.tuning.answer import (
+    Answer,
+    best_rows,
+    front,
+    neighbours,
+    no_candidates,
+    nothing_fits,
+    what_would_fit,
+)
+from stepsight.tuning.dimensions import parsed_over
 from stepsight.tuning.evaluate import CAPTURED, platform_of
-from stepsight.tuning.journal import Journal
-from stepsight.tuning.over import parsed_over
-from stepsight.tuning.remedies import no_candidates, nothing_fits, what_would_fit
 from stepsight.tuning.search import (
     MAYBE,
     OBJECTIVES,
@@ -30,9 +39,22 @@ from stepsight.tuning.search import (
     within_noise,
 )
 from stepsight.tuning.space import Space, space
-from stepsight.tuning.sweep import sweep
-from stepsight.tuning.trial import Row, Setting
-from stepsight.tuning.workers import workers_of
+from stepsight.tuning.trial import Row, Setting, Trial
+from stepsight.tuning.workers import answering
+from stepsight.workload.fields import ALIASES, with_full_names
+from stepsight.workload.files import with_model
+from stepsight.workload.llm.config import usual_framework
+from stepsight.workload.llm.known import is_config, is_name, named, read_config
+
+Model = str | Path | Mapping[str, Any]
+"""A file, a name or a document."""
+MOST_ROWS = 20_000
+"""Rows of a sweep at most."""
+ZERO = "parallel.zero"
+"""What the usual framework depends on."""
+BATCHES = ("global_batch", "batch_per_rank")
+"""Two ways to state a language model's batch."""
+FRAMEWORK, RECIPE = "training.framework", "training.recipe"
 
 
 def tune(
@@ -64,16 +86,35 @@ def tune(
     """
     begin = time.perf_counter()
     document, where = described(model, assignments)
+    if objective not in OBJECTIVES:
+        raise InputError("--objective", f"unknown {objective!r}", f"one of {', '.join(OBJECTIVES)}")
+    asked = Search(
+        objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where, min_fit,
+        least_tokens_per_s or 0.0,
+    )  # fmt: skip
+    varied = parsed_over(over)
     if document.get("kind") == CAPTURED:
         if gpus or global_batch:
+            given = "--gpus" if gpus else "--global-batch"
+            raise InputError(given, "a captured step has its own", "leave it out")
+        if not over:
             raise InputError(
-                "--gpus" if gpus else "--global-batch", "a captured step has its own", "leave it out"
-            )
-        asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where, min_fit)
-        answer = _captured(document, asked, over, top, workers, ray, resume, progress)
-        return replace(answer, seconds=time.perf_counter() - begin, epoch_samples=epoch_samples)
+                where, "a captured step can only be tuned over where it runs",
+                "name platforms, --over platform=A,B, or fields of one, --over platform.link.gbps=100,200",
+            )  # fmt: skip
+        rows = sweep(
+            document, platform, over=over, price_per_gpu_hour=price_per_gpu_hour, overrides=overrides,
+            workers=workers, ray=ray, resume=resume, progress=progress,
+        )  # fmt: skip
+        if "platform" in varied:
+            rows = [replace(row, settings={"platform": row.platform, **row.settings}) for row in rows]
+        best = best_rows(rows, objective, top, min_fit)
+        if not best:
+            _refuse(rows, lambda _: "name platforms with more memory, --over platform=A,B")
+        found = Space(document, (), {}, {path: tuple(values or ()) for path, values in varied.items()})
+        answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
+        return replace(answer, epoch_samples=epoch_samples)
     loaded = platform_of(str(platform), tuple(overrides))
-    varied = parsed_over(over)
     if any(path.partition(".")[0] == "platform" for path in varied):
         raise InputError("--over platform", "a search is on one platform", "use stepsight sweep for several")
     if global_batch and document.get("kind") == "dlrm":
@@ -85,24 +126,15 @@ def tune(
     )
     if not found.candidates:
         raise no_candidates(found, counts, over=bool(over))
-    asked = Search(
-        objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where, min_fit,
-        least_tokens_per_s or 0.0,
-    )  # fmt: skip
     if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
         raise InputError("--objective cost", "needs a price", fix)
-    journal = Journal(Path(resume) if resume else None, found.document, where)
-    pool = workers_of(workers, ray)
-    try:
-        rows = _in_time(search(found, asked, pool, journal, progress), least_tokens_per_s)
+    with answering(found.document, where, workers=workers, ray=ray, resume=resume) as ask:
+        rows = _in_time(search(found, asked, ask, progress), least_tokens_per_s)
         best = best_rows(rows, objective, top, min_fit)
         if not best:
             _refuse(rows, lambda row: what_would_fit(row, document, found, loaded, global_batch))
-        walked = with_intervals(found.document, best, asked, pool, journal)
-        best = sorted(walked, key=lambda row: score(row, asked.objective))
-    finally:
-        pool.close()
+        best = sorted(with_intervals(best, asked, ask), key=lambda row: score(row, objective))
     answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
     changed = (*assignments, *(f"platform.{one}" for one in overrides))
     return replace(answer, epoch_samples=epoch_samples, assignments=changed)
@@ -130,45 +162,6 @@ def _gpu_counts(asked: Sequence[Setting], most: int, platform: str) -> list[int]
             wrong = f"{given} of the {counted(most, 'GPU')} of {platform}"
             raise InputError("--gpus", wrong, "ask for 1 to all of them")
     return counts or [most]
-
-
-def _captured(
-    document: dict[str, Any],
-    asked: Search,
-    over: Sequence[str],
-    top: int,
-    workers: int,
-    ray: str | None,
-    resume: str | Path | None,
-    progress: Progress | None,
-) -> Answer:
-    """A captured step is what it is; only where it runs can be chosen."""
-    if not over:
-        raise InputError(
-            asked.where, "a captured step can only be tuned over where it runs",
-            "name platforms, --over platform=A,B, or fields of one, --over platform.link.gbps=100,200",
-        )  # fmt: skip
-    if asked.objective not in OBJECTIVES:
-        raise InputError("--objective", f"unknown {asked.objective!r}", f"one of {', '.join(OBJECTIVES)}")
-    rows = [
-        replace(row, settings=_where(row, over))
-        for row in sweep(
-            document, asked.platform, over=over, price_per_gpu_hour=asked.price_per_gpu_hour,
-            overrides=asked.overrides, workers=workers, ray=ray, resume=resume, progress=progress,
-        )
-    ]  # fmt: skip
-    dimensions = {path: tuple(values or ()) for path, values in parsed_over(over).items()}
-    found = Space(document, (), {}, dimensions)
-    best = best_rows(rows, asked.objective, top, asked.min_fit)
-    if not best:
-        _refuse(rows, lambda _: "name platforms with more memory, --over platform=A,B")
-    return _answer(found, asked, rows, best, 0.0)
-
-
-def _where(row: Row, over: Sequence[str]) -> dict[str, Setting]:
-    """The settings of a captured step's row: its platform, and the fields of it that were varied."""
-    named = {"platform": row.platform} if "platform" in parsed_over(over) else {}
-    return {**named, **row.settings}
 
 
 def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], seconds: float) -> Answer:
@@ -215,4 +208,100 @@ def _refuse(rows: Sequence[Row], remedy: Callable[[Row], str]) -> NoReturn:
     raise InputError("tune", f"no configuration can be predicted: {words}")
 
 
-__all__ = ["Answer", "described", "sweep", "tune"]
+def sweep(
+    model: Model,
+    platform: str | None = None,
+    *,
+    over: Sequence[str],
+    price_per_gpu_hour: float | None = None,
+    assignments: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    workers: int = 1,
+    ray: str | None = None,
+    resume: str | Path | None = None,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """A row for every combination of the values given: ``over=["batch=512,1024", "platform=A,B"]``."""
+    document, where = described(model, assignments)
+    values = parsed_over(over)
+    if not values:
+        raise InputError("--over", "is missing", "write --over field=a,b,c")
+    for path, listed in values.items():
+        if listed is None:
+            raise InputError(f"--over {path}", "gives no values", f"write --over {path}=a,b,c")
+    platforms = [str(p) for p in values.pop("platform", None) or ([platform] if platform else [])]
+    if document.get("kind") == CAPTURED and any(not p.startswith("platform.") for p in values):
+        raise InputError("--over", "a captured step has no fields", "vary the platform, or fields of it")
+    if not platforms:
+        raise InputError("--platform", "is missing", "give --platform, or --over platform=A,B")
+    total = len(platforms) * math.prod(len(listed or ()) for listed in values.values())
+    if total > MOST_ROWS:
+        raise InputError("--over", f"spans {total:,} rows", f"give fewer values (at most {MOST_ROWS:,})")
+    combinations = list(product(*(listed or () for listed in values.values())))
+    asked = [(name, dict(zip(values, chosen, strict=True))) for name in platforms for chosen in combinations]
+    trials = [_swept(settings, name, overrides, price_per_gpu_hour) for name, settings in asked]
+    document = _without_rivals(document, values)
+    if ZERO in values:
+        document = of_one_framework(document, values)
+    rows: dict[int, Row] = {}
+    with answering(document, where, workers=workers, ray=ray, resume=resume) as ask:
+        for i, row in ask(trials):
+            rows[i] = row
+            if progress:
+                progress(len(rows), len(trials), row)
+    return [replace(rows[i], settings=settings) for i, (_, settings) in enumerate(asked)]
+
+
+def _without_rivals(document: dict[str, Any], varied: Mapping[str, object]) -> dict[str, Any]:
+    """The document without fields that say otherwise what a varied field says."""
+    if "parallel.ranks" in varied and "parallel.data" not in varied:
+        document.get("parallel", {}).pop("data", None)
+    for one, other in (BATCHES, BATCHES[::-1]):
+        if one in varied and other not in varied:
+            document.pop(other, None)
+    return document
+
+
+def _swept(
+    settings: Mapping[str, Setting], platform: str, overrides: Sequence[str], price: float | None
+) -> Trial:
+    """Fields of the platform go to the platform, all others to the workload."""
+    mine = {k: v for k, v in settings.items() if not k.startswith("platform.")}
+    theirs = [f"{k.removeprefix('platform.')}={v}" for k, v in settings.items() if k.startswith("platform.")]
+    return Trial(mine, platform, (*overrides, *theirs), price)
+
+
+def of_one_framework(document: dict[str, Any], varied: Mapping[str, object]) -> dict[str, Any]:
+    """The document with a framework named, so that candidates differ in what is varied and in nothing else.
+
+    Without a name each would get what is usual for its ZeRO stage, and its gain would count as ZeRO's.
+    """
+    training = document.get("training") or {}
+    if document.get("kind") != "transformer" or FRAMEWORK in varied or RECIPE in varied:
+        return document
+    if not isinstance(training, Mapping) or {"framework", "recipe"} & set(training):
+        return document
+    return {**document, "training": {**training, "framework": usual_framework(document)}}
+
+
+def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """A workload's document and its name: of a file, a config.json, a captured step, or a known model."""
+    where = "workload" if isinstance(model, Mapping) else str(model)
+    if isinstance(model, Mapping):
+        document = dict(model)
+    elif is_step_file(Path(model)):
+        if assignments:
+            raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")
+        file = Path(model).absolute() if Path(model).exists() else model  # or a shipped step by its name
+        return {"kind": CAPTURED, "file": str(file)}, where
+    elif is_name(model):
+        document = named(str(model))
+    else:
+        document = read_config(model) if is_config(model) else read_toml(model)
+    changes = {ALIASES.get(key, key): value for key, value in assigned(assignments)}
+    document = dict(with_model(document))
+    if document.get("kind") == "transformer":
+        document = with_full_names(document, where)
+    if "global_batch" in changes and "batch_per_rank" not in changes:
+        document.pop("batch_per_rank", None)
+    return override(document, changes, where), where

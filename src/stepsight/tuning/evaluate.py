@@ -14,9 +14,7 @@ from stepsight.documents import files_named
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.llm.answer import LanguageStep
-from stepsight.prediction.llm.figures import parts_us
-from stepsight.prediction.llm.predict import walk_language
+from stepsight.prediction.language import LanguageStep, parts_us, walk_language
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable

@@ -1,21 +1,32 @@
-"""Every legal configuration, as few of them priced as needed, and the answer in rows."""
+"""Every legal configuration, as few of them priced as needed, and the answer in rows.
+
+A configuration is skipped when the least it can take is above what is already found: its stages' kernels and
+the collectives that compute waits for. No prediction lies below that bound: clocks are at their boost, the
+host takes no time, and what may overlap with compute does so for nothing.
+"""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from stepsight.errors import InputError
-from stepsight.tuning.bound import Bound
+from stepsight.errors import StepsightError
+from stepsight.platform.load import Platform
 from stepsight.tuning.dimensions import RECOMPUTE, STACKS, STAGES, VIRTUAL_STAGES, is_modules
-from stepsight.tuning.evaluate import memory_row, platform_of
-from stepsight.tuning.journal import Journal
+from stepsight.tuning.evaluate import costed, memory_row, platform_of, with_settings
 from stepsight.tuning.space import Space
 from stepsight.tuning.trial import BOUNDED, Row, Setting, Trial, setting_text
-from stepsight.tuning.workers import Workers
+from stepsight.tuning.workers import Ask
+from stepsight.workload.files import parse_workload, resolve
+from stepsight.workload.llm.blocks import Blocks
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.cut import pieces
+from stepsight.workload.llm.stages import Pieces
+from stepsight.workload.llm.work import Pass
+from stepsight.workload.llm.workload import LanguageWorkload
 
 Progress = Callable[[int, int, Row | None], None]
 """Called with trials done, trials in all, and the best row so far."""
@@ -82,12 +93,8 @@ class Search:
         return Trial(settings, self.platform, self.overrides, self.price_per_gpu_hour, least, intervals)
 
 
-def search(
-    found: Space, asked: Search, workers: Workers, journal: Journal, progress: Progress | None = None
-) -> list[Row]:
+def search(found: Space, asked: Search, ask: Ask, progress: Progress | None = None) -> list[Row]:
     """A row for every candidate, in the candidates' order."""
-    if asked.objective not in OBJECTIVES:
-        raise InputError("--objective", f"unknown {asked.objective!r}", f"one of {', '.join(OBJECTIVES)}")
     total, document = len(found.candidates), found.document
     trials = [asked.trial(settings) for settings in found.candidates]
     bounded = asked.bounds and asked.objective in BOUNDED_OBJECTIVES
@@ -112,8 +119,8 @@ def search(
         ]  # fmt: skip
         rows |= {i: _skipped(trials[i], bounds[i].reason, bounds[i].ranks) for i in hopeless}
         open_ = sorted(set(chosen) - set(hopeless))  # neighbours share most
-        for index, row in _answered(document, [(i, trials[i]) for i in open_], asked, workers, journal):
-            rows[index] = row
+        for position, row in ask([trials[i] for i in open_]):
+            rows[open_[position]] = row
             if row.priced:
                 layout = _layout(row)
                 fastest[layout] = min(score(row, asked.objective), fastest.get(layout, math.inf))
@@ -200,28 +207,58 @@ def _skipped(trial: Trial, reason: str, ranks: int = 0) -> Row:
     return Row(trial.settings, trial.platform, BOUNDED, ranks=ranks, reason=reason)
 
 
-def _answered(
-    document: Mapping[str, Any], trials: Sequence[tuple[int, Trial]], asked: Search, workers: Workers,
-    journal: Journal,
-) -> Iterator[tuple[int, Row]]:  # fmt: skip
-    """Known answers first, then the others as they come."""
-    open_ = []
-    for i, trial in trials:
-        known = journal.get(trial)
-        if known is not None:
-            yield i, known
-        else:
-            open_.append((i, trial))
-    for position, row in workers.run(document, [t for _, t in open_], asked.where):
-        index, trial = open_[position]
-        journal.add(trial, row)
-        yield index, row
-
-
-def with_intervals(
-    document: Mapping[str, Any], rows: Sequence[Row], asked: Search, workers: Workers, journal: Journal
-) -> list[Row]:
+def with_intervals(rows: Sequence[Row], asked: Search, ask: Ask) -> list[Row]:
     """The same rows with the step's interval."""
-    trials = [(i, asked.trial(row.settings, intervals=True)) for i, row in enumerate(rows)]
-    answered = dict(_answered(document, trials, asked, workers, journal))
-    return [answered[i] if answered[i].priced else rows[i] for i in range(len(rows))]
+    answered = dict(ask([asked.trial(row.settings, intervals=True) for row in rows]))
+    return [answered[i] if answered[i].priced else row for i, row in enumerate(rows)]
+
+
+class Bound:
+    """Lower bounds on one platform; configurations share most of their passes, which are priced once."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def row(self, document: Mapping[str, Any], trial: Trial, where: str) -> Row:
+        """A trial's row with a lower bound of the step; without a time where nothing is known about the
+        workload."""
+        spec = self.platform.spec
+        row = Row(trial.settings, trial.platform, BOUNDED)
+        try:
+            given = parse_workload(with_settings(document, trial.settings, where), where)
+            workload = resolve(given, spec.ranks, spec.gpu)
+            if not isinstance(workload, LanguageWorkload) or workload.eager is not None:
+                return row
+            c = workload.config
+            us = self.language_us(c)
+        except StepsightError:
+            return row
+        tokens_per_s = 1e6 * c.tokens_per_step / us
+        timed = replace(
+            row, ranks=c.ranks, step_time_us=us, samples_per_s=tokens_per_s / c.sequence,
+            tokens_per_s=tokens_per_s, reason=f"takes at least {us / 1e3:.1f} ms",
+        )  # fmt: skip
+        return costed(timed, trial, self.platform)
+
+    def language_us(self, c: LanguageConfig) -> float:
+        """The fullest stage's passes, and the bubble that a schedule cannot avoid."""
+        s, maker, spans = c.layout, Pieces(c, 1), Blocks(c).spans
+        works = [maker.work(piece) for piece in pieces(c)]
+        each = [sum(self._pass_us(run.work, spans) for run in (*w.forward, *w.backward)) for w in works]
+        stages = [sum(each[stage :: s.pipeline]) for stage in range(s.pipeline)]
+        bubble = 0.0 if s.schedule == "zero_bubble" else (s.pipeline - 1) / s.virtual_stages
+        return s.micro_batches * max(stages) + bubble * min(stages)
+
+    def _pass_us(self, work: Pass, spans: Mapping[str, tuple[int, ...]]) -> float:
+        """Kernels one after the other, and messages that nothing overlaps with."""
+        waited = {m: n for m, n in work.messages.items() if not m.concurrent and not m.hidden}
+        key = (work, *(spans[axis] for axis in dict.fromkeys(m.axis for m in waited)))
+        if key not in self._known:
+            conditions = self.platform.conditions
+            known = conditions.known_kernels(work.kernels)
+            us = sum(n * known[kernel].estimate.time_us for kernel, n in work.kernels.items())
+            for m, n in waited.items():
+                us += n * conditions.collective(m.axis, m.kind, m.bytes, spans[m.axis], m.copies).time_us
+            self._known[key] = us
+        return self._known[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.score.traces.topic import DLRM, RunRow, board
-from stepsight.prediction.provenance import TimedBy
+from stepsight.prediction.breakdown import TimedBy
 from stepsight.score import CHOSEN, FIT
 
 

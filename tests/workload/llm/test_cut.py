@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepsight.platform.load import load_platform
-from stepsight.prediction.llm.answer import quick
+from stepsight.prediction.language import quick
 from stepsight.workload.llm.config import LanguageConfig, read_language
 from stepsight.workload.llm.cut import pieces, tensors_between
 from stepsight.workload.llm.known import named

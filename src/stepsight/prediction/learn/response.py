@@ -15,8 +15,8 @@ from stepsight.platform.conditions import NOTHING_LEARNED, network_weights
 from stepsight.platform.evidence import HOST, PARTS, collective_factor, part_of
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction
+from stepsight.prediction.language import LanguageStep
 from stepsight.prediction.learn.regression import Factors, Response, elasticities
-from stepsight.prediction.llm.answer import LanguageStep
 from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable
 from stepsight.prediction.throughput import Throughput, throughput

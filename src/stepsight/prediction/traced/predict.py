@@ -19,8 +19,7 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD, Prediction, predict_job
-from stepsight.prediction.breakdown import HOST_SPREAD
-from stepsight.prediction.provenance import Origin, TimedBy
+from stepsight.prediction.breakdown import HOST_SPREAD, Origin, TimedBy
 from stepsight.prediction.traced.anchoring import (
     anchored,
     by_models_elsewhere,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepsight.errors import StepsightError
-from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.tables.table import Table
 from stepsight.tables.torchrec_plan import Document, torchrec_kind

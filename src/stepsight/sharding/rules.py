@@ -10,7 +10,7 @@ import numpy as np
 
 from stepsight.constants import area
 from stepsight.errors import InputError
-from stepsight.sharding.pricing.loads import PartCosts
+from stepsight.sharding.loads import PartCosts
 from stepsight.tables.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,

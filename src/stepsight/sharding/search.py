@@ -13,19 +13,21 @@ fit never wins over one that does, and where no start fits the tables are packed
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from operator import itemgetter
 
 import numpy as np
 
 from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.pricing.bound import least_loads
-from stepsight.sharding.pricing.loads import Loads
-from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.draft import Draft, Move, changes, shaken, spreads
-from stepsight.sharding.search.rules import Rules, TableSharding
-from stepsight.sharding.search.starts import packed, starts, table_weights
+from stepsight.sharding.bound import least_loads
+from stepsight.sharding.draft import Draft, Move, changes, shaken, spreads
+from stepsight.sharding.loads import Loads
+from stepsight.sharding.rules import Rules, TableSharding
+from stepsight.sharding.starts import packed, starts, table_weights
+from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.plan import TABLE_WISE, Plan
 
 _CONSTANTS = area("sharding")
@@ -36,6 +38,7 @@ OVERFULL = _CONSTANTS.number("OVERFULL")
 PLANS = _CONSTANTS.whole("PLANS")
 QUICK_ERROR = _CONSTANTS.number("QUICK_ERROR")
 SHAKES = _CONSTANTS.whole("SHAKES")
+SIMULATED_PLANS = _CONSTANTS.whole("SIMULATED_PLANS")
 STARTS = _CONSTANTS.whole("STARTS")
 WALKED = _CONSTANTS.whole("WALKED")
 
@@ -174,7 +177,7 @@ class _Search:
                 loads = draft.loads_after(small)
                 chosen = np.argsort(self._roughly(loads, self._exposed(draft)), kind="stable")[:WALKED]
                 found += [small[i] for i in chosen.tolist()]
-                scores.append(self._score(Loads(*(getattr(loads, n)[chosen] for n in Loads.__slots__))))
+                scores.append(self._score(loads.each(itemgetter(chosen))))
             wide = spreads(draft, self.rules, self.exchange_us)
             if wide:
                 found += wide
@@ -220,8 +223,7 @@ class _Search:
         """How much of one more µs of each load shows in this draft's step."""
         now = draft.loads()
         longer = [replace(now, **{name: 1.05 * getattr(now, name)}) for name in LOADS]
-        together = Loads(*(np.concatenate([getattr(x, n) for x in (now, *longer)]) for n in Loads.__slots__))
-        step = self.reduce(self.pricer.times(together))
+        step = self.reduce(self.pricer.times(Loads.joined([now, *longer])))
         added = [max(0.05 * self.reduce(_soft_max(us))[0], 1e-9) for us in self._waits(now)]
         return tuple(
             float(np.clip((us - step[0]) / more, LEAST_EXPOSED, 1.0))
@@ -247,8 +249,7 @@ class _Search:
         """What one more pooled column on a rank adds to an even exchange."""
         costs = self.costs
         even = costs.times(costs.matrix[: len(costs.tables)].sum(axis=0)[None, :, None] / costs.ranks)
-        loads = Loads(*(np.repeat(getattr(even, name), costs.ranks, axis=-1) for name in Loads.__slots__))
-        return self.pricer.exchange_us_per_column(loads)
+        return self.pricer.exchange_us_per_column(even.each(lambda us: us.repeat(costs.ranks, axis=-1)))
 
     def _best(self) -> Draft:
         if self.best is None:
@@ -273,3 +274,64 @@ def _soft_max(load: FloatArray) -> FloatArray:
     """Nearly the busiest rank's load, but the next ones count too."""
     top = np.maximum(load.max(axis=-1, keepdims=True), 1e-12)
     return np.asarray(top[..., 0] * ((load / top) ** 8).mean(axis=-1) ** (1 / 8))
+
+
+def search_simulated(
+    pricer: PlanPricer, rules: Rules, standard: Sequence[Plan], *, objective: str = "mean",
+    plans: int = SIMULATED_PLANS, budget_s: float | None = None,
+) -> Found:  # fmt: skip
+    """The best plan of whole tables near the best of ``standard``, each simulated by itself.
+
+    A stack that treats some rank differently (NVIDIA's example runs the bottom MLP on rank 0 alone) has no
+    common program in which only lookups and exchanges change. So few plans are priced: tables leave the rank
+    whose change helps most until none does.
+    """
+    costs, began, priced = pricer.costs, time.perf_counter(), 0
+
+    def seconds() -> float:
+        return time.perf_counter() - began
+
+    def over() -> bool:
+        return priced >= plans or (budget_s is not None and seconds() >= budget_s)
+
+    def fits(plan: Plan) -> bool:
+        return bool((plan.memory_bytes(costs.tables, costs.optimizer) <= rules.memory_bytes).all())
+
+    def step_us(plan: Plan) -> float:
+        nonlocal priced
+        priced += 1
+        return float(OBJECTIVES[objective](pricer.simulated_days_us(plan))) if fits(plan) else float("inf")
+
+    best, best_us = min(((plan, step_us(plan)) for plan in standard), key=lambda found: found[1])
+    improved = True
+    while improved and not over():
+        improved = False
+        for plan in filter(fits, _neighbours(pricer, best)):
+            if over():
+                break
+            us = step_us(plan)
+            if us < best_us * (1 - 1e-4):
+                best, best_us, improved = plan, us, True
+                break
+    timed_out = budget_s is not None and seconds() >= budget_s
+    return Found(best.named("search"), best_us, None, priced, seconds(), fits(best), timed_out)
+
+
+def _neighbours(pricer: PlanPricer, plan: Plan) -> Iterator[Plan]:
+    """One table moved or two swapped, from the ranks with the longest lookups first."""
+    loads = pricer.costs.loads([plan])
+    busy = (loads.forward_us + loads.backward_us + pricer.exchange_us(loads))[0].mean(axis=0)
+    order = np.argsort(-busy, kind="stable").tolist()
+    hot, cold = order[: max(len(order) // 4, 1)], order[::-1][: max(len(order) // 2, 1)]
+    for source in hot:
+        for shard in plan.on_rank(source):
+            yield from (_moved(plan, {shard.table: target}) for target in cold if target != source)
+    for source, target in product(hot, cold):
+        if target != source:
+            for mine, theirs in product(plan.on_rank(source), plan.on_rank(target)):
+                yield _moved(plan, {mine.table: target, theirs.table: source})
+
+
+def _moved(plan: Plan, rank_of: Mapping[str, int]) -> Plan:
+    shards = tuple(replace(s, rank=rank_of.get(s.table, s.rank)) for s in plan.shards)
+    return Plan(plan.ranks, shards, plan.sharder)

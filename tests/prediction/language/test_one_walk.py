@@ -8,7 +8,7 @@ import pytest
 
 from stepsight import predict
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.predict import walk_language
+from stepsight.prediction.language import walk_language
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload

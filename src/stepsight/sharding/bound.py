@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stepsight.estimate import FloatArray
-from stepsight.sharding.pricing.loads import EXTRAS, GRADIENT, LOOKUPS, Loads, PartCosts, TablePart
-from stepsight.sharding.search.rules import Rules, holders
+from stepsight.sharding.loads import EXTRAS, GRADIENT, LOOKUPS, Loads, PartCosts, TablePart
+from stepsight.sharding.rules import Rules, holders
 
 BUDGETS = 65
 """Amounts of gradients, and of copied indices, for which the bound is taken: closer together where small."""

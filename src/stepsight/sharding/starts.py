@@ -1,4 +1,4 @@
-"""Where a search starts: greedy placements by the tables' modelled times, coarse and fine.
+"""Where a search starts: greedy placements by the tables' modelled times, coarse and fine; a packing by size.
 
 A step waits for the slowest rank after the copy of its indices, after the lookups, in the exchange, and after
 the backward lookups. So a rank's load is four numbers, and a piece goes where it raises their fourth powers
@@ -13,10 +13,10 @@ import numpy as np
 
 from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY, PartCosts, TablePart
-from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.draft import Draft
-from stepsight.sharding.search.rules import Rules, TableSharding, holders
+from stepsight.sharding.draft import Draft
+from stepsight.sharding.loads import COLUMNS, EXTRAS, MEMORY, PartCosts, TablePart
+from stepsight.sharding.rules import Rules, TableSharding, holders
+from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 
 _CONSTANTS = area("sharding")
@@ -24,13 +24,16 @@ EXCHANGE_WEIGHTS = _CONSTANTS.numbers("EXCHANGE_WEIGHTS")
 GRAINS = _CONSTANTS.numbers("GRAINS")
 REPLICATE = _CONSTANTS.numbers("REPLICATE")
 STEEPNESS = _CONSTANTS.whole("STEEPNESS")
+NODES = _CONSTANTS.whole("NODES")
 
 WAITS = 4
 """Forward, exchange, backward, copy of the indices."""
-
-
 MOST_REPLICATED = 0.25
 """Share of a rank's room that replicated tables may take: the others must be packed, too."""
+SLACK = 1e-9
+"""Rounding allowance, as a share of a rank's room."""
+Piece = tuple[int, int]
+"""A table and this many of its columns."""
 
 
 def table_weights(pricer: PlanPricer, exchange_us_per_column: float) -> FloatArray:
@@ -165,16 +168,6 @@ def _bytes(costs: PartCosts) -> FloatArray:
     return costs.matrix[: len(costs.tables), 0, MEMORY - EXTRAS]
 
 
-_CONSTANTS = area("sharding")
-NODES = _CONSTANTS.whole("NODES")
-
-SLACK = 1e-9
-"""Rounding allowance, as a share of a rank's room."""
-
-Piece = tuple[int, int]
-"""A table and this many of its columns."""
-
-
 def packed(costs: PartCosts, rules: Rules) -> Draft | None:
     """A draft that fits, or None where none was found."""
     for pieces, spread in _ways(costs, rules):
@@ -185,7 +178,12 @@ def packed(costs: PartCosts, rules: Rules) -> Draft | None:
         sizes = [_piece_bytes(costs, piece) for piece in pieces]
         placed = place(sizes, room.tolist())
         if placed is not None:
-            return _draft(costs, pieces, placed, spread)
+            draft = Draft(costs)
+            for choice in spread:
+                draft.apply(choice)
+            for (table, width), rank in zip(pieces, placed, strict=True):
+                draft.add(table, rank, width)
+            return draft
     return None
 
 
@@ -277,17 +275,6 @@ def _branch_and_bound(
             return placed
         open_choices.append(tried(depth + 1))
     return None
-
-
-def _draft(
-    costs: PartCosts, pieces: Sequence[Piece], placed: Sequence[int], spread: Sequence[TableSharding]
-) -> Draft:
-    draft = Draft(costs)
-    for choice in spread:
-        draft.apply(choice)
-    for (table, width), rank in zip(pieces, placed, strict=True):
-        draft.add(table, rank, width)
-    return draft
 
 
 def _piece_bytes(costs: PartCosts, piece: Piece) -> float:

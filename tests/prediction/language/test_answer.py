@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.answer import LanguageStep, quick
+from stepsight.prediction.language import LanguageStep, quick
 from stepsight.prediction.predict import predict
 from stepsight.simulate.blocks import Question
 from stepsight.workload.files import parse_workload

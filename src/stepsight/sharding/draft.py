@@ -1,5 +1,4 @@
-"""A plan being worked on: parts on ranks, their summed costs, and the small changes worth pricing, around the
-ranks that hold the step up."""
+"""A plan being worked on: parts on ranks, their summed costs, and the changes worth pricing."""
 
 from __future__ import annotations
 
@@ -11,9 +10,15 @@ import numpy as np
 
 from stepsight.constants import area
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, LOOKUPS, MEMORY, Loads, PartCosts
-from stepsight.sharding.search.rules import Rules, TableSharding, holders
+from stepsight.sharding.loads import COLUMNS, EXTRAS, LOOKUPS, MEMORY, Loads, PartCosts
+from stepsight.sharding.rules import Rules, TableSharding, holders
 from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_ROW_WISE, TABLE_WISE, Plan, Shard
+
+_CONSTANTS = area("sharding")
+COLD_RANKS = _CONSTANTS.whole("COLD_RANKS")
+MOVES = _CONSTANTS.whole("MOVES")
+SPREADS = _CONSTANTS.whole("SPREADS")
+SWAPS = _CONSTANTS.whole("SWAPS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Draft:
         self.costs = costs
         self.widths: list[dict[int, int]] = [{} for _ in range(costs.ranks)]
         self.spread: dict[int, TableSharding] = {}
-        columns = self._row(0, costs.tables[0].dim).shape[-1]
+        columns = self.costs.column_part(0, costs.tables[0].dim).shape[-1]
         self.sums = np.zeros((len(costs.days), costs.ranks, columns))
 
     @classmethod
@@ -65,6 +70,7 @@ class Draft:
         self._set(table, rank, held + width)
 
     def remove(self, table: int, rank: int, width: int) -> None:
+        """Take columns off a rank."""
         self._set(table, rank, self.widths[rank][table] - width)
 
     def apply(self, change: Move | TableSharding) -> None:
@@ -166,20 +172,18 @@ class Draft:
     def _set(self, table: int, rank: int, width: int) -> None:
         held = self.widths[rank]
         if table in held:
-            self.sums[:, rank] -= self._row(table, held[table])
+            self.sums[:, rank] -= self.costs.column_part(table, held[table])
         if width:
             held[table] = width
-            self.sums[:, rank] += self._row(table, width)
+            self.sums[:, rank] += self.costs.column_part(table, width)
         else:
             held.pop(table, None)
         np.maximum(self.sums[:, rank], 0.0, out=self.sums[:, rank])
 
     def _carry(self, part: tuple[int, int], source: int, target: int) -> None:
-        self.remove(*_at(part, source))
-        self.add(*_at(part, target))
-
-    def _row(self, table: int, width: int) -> FloatArray:
-        return self.costs.column_part(table, width)
+        table, width = part
+        self.remove(table, source, width)
+        self.add(table, target, width)
 
     def _times_of(self, ranks: IntArray, added: FloatArray) -> Loads:
         """Loads of one rank a change, (changes, days, 1); a difference of sums may round below zero."""
@@ -194,24 +198,13 @@ class Draft:
             moved.append((change.come, change.to_rank, change.from_rank, 1))
         for (table, width), source, target, side in moved:
             had, have = self.widths[source][table], self.widths[target].get(table, 0)
-            delta[:, side] -= self._row(table, had)
+            delta[:, side] -= self.costs.column_part(table, had)
             if had > width:
-                delta[:, side] += self._row(table, had - width)
-            delta[:, 1 - side] += self._row(table, have + width)
+                delta[:, side] += self.costs.column_part(table, had - width)
+            delta[:, 1 - side] += self.costs.column_part(table, have + width)
             if have:
-                delta[:, 1 - side] -= self._row(table, have)
+                delta[:, 1 - side] -= self.costs.column_part(table, have)
         return delta
-
-
-def _at(part: tuple[int, int], rank: int) -> tuple[int, int, int]:
-    return part[0], rank, part[1]
-
-
-_CONSTANTS = area("sharding")
-COLD_RANKS = _CONSTANTS.whole("COLD_RANKS")
-MOVES = _CONSTANTS.whole("MOVES")
-SPREADS = _CONSTANTS.whole("SPREADS")
-SWAPS = _CONSTANTS.whole("SWAPS")
 
 
 def changes(draft: Draft, rules: Rules, exchange_us: float) -> list[Move]:

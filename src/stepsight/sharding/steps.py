@@ -10,18 +10,17 @@ it reports of them is `simulated_us`, each plan's own program in full, as ``pred
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
 from stepsight.constants import area
-from stepsight.estimate import FloatArray, IntArray
+from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
-from stepsight.sharding.pricing.exchange import POOLED_BYTES, Exchange
-from stepsight.sharding.pricing.loads import Loads, PartCosts, TablePart
-from stepsight.sharding.pricing.lookups import LookupModel, SeparateLookups, scaled_to
+from stepsight.sharding.loads import Loads, LookupModel, PartCosts, SeparateLookups, TablePart, scaled_to
 from stepsight.simulate.shared_memory import side_by_side
 from stepsight.simulate.template import END, Slot, StepTemplate
 from stepsight.simulate.timeline import simulate
@@ -30,6 +29,103 @@ from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.build import DlrmWorkload, build
 from stepsight.workload.dlrm.embeddings import INDEX_BYTES, PlanOps, rank_lookup
+
+POOLED_BYTES = 4
+"""Pooled embeddings and their gradients travel as fp32."""
+_NO_COLUMNS = 1e-6
+"""Fewer columns than this are what subtracting leaves of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Prices the exchanges of any number of plans from the columns that their ranks hold."""
+
+    platform: Platform
+    batch: int
+    ranks: int
+    ranks_per_node: int
+    value_bytes: int = POOLED_BYTES
+
+    def times(self, loads: Loads) -> tuple[FloatArray, FloatArray]:
+        """When each rank is done with the exchange of pooled embeddings, and of gradients."""
+        if self.ranks == 1:
+            return np.zeros_like(loads.columns), np.zeros_like(loads.columns)
+        summing = loads.node_columns.any()
+        columns = loads.columns
+        if summing:  # what is summed inside the nodes does not take part in the exchange among all
+            columns = np.maximum(columns - loads.node_columns / self.ranks_per_node, 0.0)
+        forward, backward = self._among_all(columns)
+        if summing:
+            some = (columns > _NO_COLUMNS).any(axis=-1, keepdims=True)
+            summed = self._summed(loads.node_columns)
+            forward, backward = forward * some + summed[0], backward * some + summed[1]
+        return forward, backward
+
+    def _among_all(self, columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The exchange of every rank's columns with every other rank, both ways."""
+        n = self.ranks
+        models = self.platform.collectives
+        per_column = self.value_bytes * self.batch / n
+        sent, received = _leaving(columns, per_column, self.ranks_per_node)
+        forward = models.alltoallv_times(sent, received, range(n))
+        backward = models.alltoallv_times(received, sent, range(n))
+        if self.ranks_per_node < n:
+            inside = self._inside(columns, per_column)
+            forward, backward = np.maximum(forward, inside[0]), np.maximum(backward, inside[1])
+        return forward, backward
+
+    def _summed(self, node_columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Row parts summed inside their node, then exchanged among the ranks with the same place in
+        their nodes; and the way back (`stepsight.workload.dlrm.exchange`)."""
+        models, per_node = self.platform.collectives, self.ranks_per_node
+        held = node_columns.reshape(*node_columns.shape[:-1], -1, per_node).max(axis=-1)
+        some = held.any(axis=-1, keepdims=True)
+        buffers = (self.value_bytes * self.batch * held).ravel()
+        sums, gathers = (
+            models.estimate(kind, buffers, range(per_node)).time_us.reshape(held.shape)
+            for kind in ("reduce_scatter", "all_gather")
+        )
+        per_column, nodes = self.value_bytes * self.batch / self.ranks, held.shape[-1]
+        sent = per_column * (nodes - 1) * held
+        received = per_column * (held.sum(axis=-1, keepdims=True) - held)
+        peers = range(0, self.ranks, per_node)
+        there = sums + models.alltoallv_times(sent, received, peers)
+        back = gathers + models.alltoallv_times(received, sent, peers)
+        return np.repeat(there * some, per_node, axis=-1), np.repeat(back * some, per_node, axis=-1)
+
+    def _inside(self, columns: FloatArray, per_column: float) -> tuple[FloatArray, FloatArray]:
+        """The part of both exchanges that stays inside the nodes, on the nodes' own links."""
+        per_node = self.ranks_per_node
+        by_node = columns.reshape(*columns.shape[:-1], -1, per_node)
+        sent = per_column * (per_node - 1) * by_node
+        received = per_column * (by_node.sum(axis=-1, keepdims=True) - by_node)
+        if per_node == 1:
+            return np.zeros_like(columns), np.zeros_like(columns)
+        models, node = self.platform.collectives, range(per_node)
+        there = models.alltoallv_times(sent, received, node).reshape(columns.shape)
+        return there, models.alltoallv_times(received, sent, node).reshape(columns.shape)
+
+    def replicated(self, gradient_bytes: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """What data-parallel tables add: their gradients' all_reduce, and a dense update."""
+        models, gpu = self.platform.collectives, self.platform.spec.gpu
+        reduce_us = models.estimate("all_reduce", gradient_bytes, range(self.ranks)).time_us
+        # A dense update reads gradient and weight and writes the weight.
+        update_us = 3 * gradient_bytes / (gpu.memory_gbps * 1e3)
+        return np.where(gradient_bytes > 0, reduce_us, 0.0), update_us
+
+
+def _leaving(columns: FloatArray, per_column: float, per_node: int) -> tuple[FloatArray, FloatArray]:
+    """Bytes that each rank sends and receives; over several nodes those that leave its node, scaled
+    to what a balanced exchange with the same traffic between nodes would send in all."""
+    n = columns.shape[-1]
+    if per_node >= n:
+        total = columns.sum(axis=-1, keepdims=True)
+        return per_column * (n - 1) * columns, per_column * (total - columns)
+    whole = (n - 1) / (n - per_node)
+    own_node = columns.reshape(*columns.shape[:-1], -1, per_node).sum(axis=-1)
+    elsewhere = columns.sum(axis=-1, keepdims=True) - np.repeat(own_node, per_node, axis=-1)
+    return whole * per_column * (n - per_node) * columns, whole * per_column * elsewhere
+
 
 _CONSTANTS = area("sharding")
 CUT_WIDTH = _CONSTANTS.whole("CUT_WIDTH")
@@ -82,9 +178,10 @@ class PlanPricer:
     def times(self, loads: Loads) -> FloatArray:
         """Step times of loads, (plans, days)."""
         plans, days, ranks = loads.columns.shape
-        flat = _reshaped(loads, (plans * days, ranks))
+        flat = loads.each(lambda us: us.reshape(plans * days, ranks))
         most = self._step.batch
-        pieces = [self._walk(_rows(flat, slice(at, at + most))) for at in range(0, plans * days, most)]
+        batches = [slice(at, at + most) for at in range(0, plans * days, most)]
+        pieces = [self._walk(flat.each(itemgetter(batch))) for batch in batches]
         return np.concatenate(pieces).reshape(plans, days)
 
     def exchange_us_per_column(self, loads: Loads) -> float:
@@ -110,12 +207,9 @@ class PlanPricer:
         sums[0, :, 0] = row
         loads = self.costs.times(sums)
         exchange, exchange_back = self._exchange.times(loads)
-        return (
-            float(loads.forward_us[0, :, 0].mean()),
-            float(exchange[0, :, 0].mean()),
-            float(loads.backward_us[0, :, 0].mean()),
-            float(exchange_back[0, :, 0].mean()),
-        )
+        each = loads.forward_us, exchange, loads.backward_us, exchange_back
+        forward, there, backward, back = (float(us[0, :, 0].mean()) for us in each)
+        return forward, there, backward, back
 
     def simulated_us(self, plan: Plan) -> float:
         """The step time as ``predict`` would print it: the plan's own program, simulated in full."""
@@ -219,12 +313,3 @@ class _Curve:
 
     def time_us(self, size: FloatArray) -> FloatArray:
         return np.interp(size, self.sizes, self.times)
-
-
-def _reshaped(loads: Loads, shape: tuple[int, ...]) -> Loads:
-    """The same loads in another shape."""
-    return Loads(*(getattr(loads, name).reshape(shape) for name in Loads.__slots__))
-
-
-def _rows(loads: Loads, chosen: slice | IntArray) -> Loads:
-    return Loads(*(getattr(loads, name)[chosen] for name in Loads.__slots__))

@@ -9,7 +9,7 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.answer import quick
+from stepsight.prediction.language import quick
 from stepsight.workload.llm.config import read_language
 from stepsight.workload.llm.families import FAMILIES
 from stepsight.workload.llm.layout import SCHEDULES

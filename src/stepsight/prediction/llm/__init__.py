@@ -1,1 +1,0 @@
-"""Language-model training steps: walked, with intervals, figures and answers to questions."""

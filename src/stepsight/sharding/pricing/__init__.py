@@ -1,1 +1,0 @@
-"""What a plan costs: the whole simulated step."""

@@ -1,1 +1,0 @@
-"""Search for the plan with the least simulated step time."""
