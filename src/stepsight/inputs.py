@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -195,60 +196,26 @@ def whole(value: object, where: str, *, least: int = 1, most: int | None = None)
     return int(found)
 
 
-def most_expanded(packed_bytes: int) -> int:
-    """To how many bytes a packed file of this size may unpack."""
-    return min(limit("EXPANDED_BYTES"), max(limit("EXPANSION") * packed_bytes, 1 << 26))
-
-
-def too_large(where: str, most: int, packed_bytes: int) -> InputError:
-    return InputError(
-        where, f"unpacks to more than {most:,} bytes from {packed_bytes:,}",
-        "check the file, or set STEPSIGHT_LIMIT_EXPANDED_BYTES and STEPSIGHT_LIMIT_EXPANSION higher",
-    )  # fmt: skip
-
-
 def copy_expanded(packed: IO[bytes], out: IO[bytes], where: str, packed_bytes: int) -> None:
-    """Unpack a compressed stream, no further than its limits."""
-    most = most_expanded(packed_bytes)
+    """Unpack a compressed stream of ``packed_bytes``, no further than its limits."""
+    most = min(limit("EXPANDED_BYTES"), max(limit("EXPANSION") * packed_bytes, 1 << 26))
     written = 0
     while chunk := packed.read(_CHUNK):
         written += len(chunk)
         if written > most:
-            raise too_large(where, most, packed_bytes)
+            raise InputError(
+                where, f"unpacks to more than {most:,} bytes from {packed_bytes:,}",
+                f"check the file, or set {PREFIX}EXPANDED_BYTES and {PREFIX}EXPANSION higher",
+            )  # fmt: skip
         out.write(chunk)
 
 
-class BoundedStream(io.RawIOBase):
-    """A stream of bytes that ends in an `InputError` beyond ``most`` of them."""
-
-    def __init__(self, source: IO[bytes], most: int, where: str, packed_bytes: int) -> None:
-        self._source, self._most, self._where, self._packed_bytes = source, most, where, packed_bytes
-        self._read = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._read = self._source.seek(offset, whence)
-        return self._read
-
-    def tell(self) -> int:
-        return self._read
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._source.read(len(buffer))
-        buffer[: len(chunk)] = chunk
-        self._read += len(chunk)
-        if self._read > self._most:
-            raise too_large(self._where, self._most, self._packed_bytes)
-        return len(chunk)
-
-    def close(self) -> None:
-        self._source.close()
-        super().close()
+def unpacked(packed: IO[bytes], where: str, packed_bytes: int) -> IO[bytes]:
+    """The whole stream in a temporary file without a name."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - memory maps may keep it alive
+    copy_expanded(packed, file, where, packed_bytes)
+    file.seek(0)
+    return file
 
 
 LONGEST_PATTERN = 500

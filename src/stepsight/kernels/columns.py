@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
@@ -26,9 +26,6 @@ _NEUTRAL = {
     "passes": 0.0,
 }  # fmt: skip
 """What a size is when a kernel does not state it; 1 for all others."""
-
-SAMPLED = 256
-"""Kernels by which the size that varies most is found."""
 
 _FAMILY, _DTYPE, _KIND, _DIMS = map(attrgetter, ("family", "dtype", "kind", "dims"))
 
@@ -63,14 +60,6 @@ class Batch:
         dims = {key: column[rows] for key, column in self.dims.items()}
         kinds = [self.kinds[i] for i in rows.tolist()] if self.kinds else self.kinds
         return Batch(self.family, self.dtype, dims, kinds, self.positions[rows])
-
-    def parts(self, groups: Iterable[IntArray]) -> Iterator[tuple[IntArray, Batch]]:
-        """The kernels group by group; kinds that are all the same are not looked up one by one."""
-        uniform = self.uniform
-        for rows in groups:
-            dims = {key: column[rows] for key, column in self.dims.items()}
-            kinds = [self.kinds[0]] * len(rows) if uniform else [self.kinds[i] for i in rows.tolist()]
-            yield rows, Batch(self.family, self.dtype, dims, kinds, self.positions[rows])
 
     def where(self, test: Callable[[Kind], bool]) -> npt.NDArray[np.bool_]:
         """Which kernels' kinds pass a test; each distinct kind is tested once."""
@@ -242,33 +231,6 @@ def put_together(parts: Sequence[tuple[IntArray, Estimates]], n: int) -> Estimat
             where = at.tolist()
             notes.update(zip(map(where.__getitem__, answer.notes), answer.notes.values(), strict=True))
     return Estimates(time_us, source, spread, notes)
-
-
-def chunks_by_size(dims: Mapping[str, FloatArray], n: int, most: int) -> Iterator[IntArray]:
-    """Positions of ``n`` kernels, at most ``most`` at a time: halves by the size that varies most.
-
-    Boosted trees ask whether a size lies above a threshold. For kernels of a narrow range of sizes most of
-    these questions have one answer (`learned.trees`), and their columns stay in the processor's cache.
-    """
-    if dims:
-        yield from _halves(np.arange(n), dims, most)
-    else:  # a family of which no size is known
-        yield from np.split(np.arange(n), range(most, n, most))
-
-
-def _halves(rows: IntArray, dims: Mapping[str, FloatArray], most: int) -> Iterator[IntArray]:
-    """Rows stay in order, so that memory is read and written in one direction."""
-    if len(rows) <= most:
-        yield rows
-        return
-    sample = rows[:: max(1, len(rows) // SAMPLED)]
-    widest = max(dims, key=lambda key: float(np.std(np.log1p(dims[key][sample]))))
-    sizes, middle = dims[widest][rows], len(rows) // 2
-    below = sizes < np.partition(sizes, middle)[middle]
-    if not most // 2 < below.sum() < len(rows) - most // 2:  # kernels equal in every size
-        below = np.arange(len(rows)) < middle
-    for half in (rows[below], rows[~below]):
-        yield from _halves(half, dims, most)
 
 
 INTERVAL_SIGMAS = 1.645

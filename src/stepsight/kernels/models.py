@@ -14,7 +14,7 @@ from stepsight.estimate import Estimates, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.attention import FusedAttention
 from stepsight.kernels.changed_gpu import Rescaled, as_chip, catalogue_gpu
-from stepsight.kernels.columns import Batch, batches, chunks_by_size, put_together
+from stepsight.kernels.columns import Batch, batches, put_together
 from stepsight.kernels.conv.estimators import convolutions
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.gemms import Products
@@ -149,8 +149,10 @@ class KernelModels:
         if len(batch) == 0:
             return Estimates.uniform(np.zeros(0), Source.DEFAULT, 0.0)
         if len(batch) > ROWS_AT_ONCE:
-            groups = batch.parts(chunks_by_size(batch.dims, len(batch), ROWS_AT_ONCE))
-            return put_together([(rows, self.estimate_batch(part)) for rows, part in groups], len(batch))
+            ranges = np.split(np.arange(len(batch)), range(ROWS_AT_ONCE, len(batch), ROWS_AT_ONCE))
+            return put_together(
+                [(rows, self.estimate_batch(batch.take(rows))) for rows in ranges], len(batch)
+            )
         parts, left = [], np.arange(len(batch))
         for estimator in self._estimators:
             part = batch if len(left) == len(batch) else batch.take(left)

@@ -11,7 +11,6 @@ import io
 import math
 import pickle
 import struct
-import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepsight.errors import InputError
-from stepsight.inputs import copy_expanded
+from stepsight.inputs import unpacked
 
 AnyArray = npt.NDArray[Any]
 
@@ -53,8 +52,10 @@ def arrays_in(path: str | Path) -> dict[str, AnyArray]:
                     for info in archive.infolist()
                 }
         if path.suffix == ".gz":
-            with gzip.open(path, "rb") as packed, _unpacked(packed, path, path.stat().st_size) as plain:
-                return _torch_arrays(plain, path)
+            with gzip.open(path, "rb") as packed:
+                return _torch_arrays(
+                    unpacked(cast("IO[bytes]", packed), str(path), path.stat().st_size), path
+                )
         with path.open("rb") as file:
             return _torch_arrays(file, path)
     except InputError:
@@ -65,19 +66,11 @@ def arrays_in(path: str | Path) -> dict[str, AnyArray]:
         ) from None
 
 
-def _unpacked(stream: IO[bytes] | gzip.GzipFile, where: object, packed_bytes: int) -> IO[bytes]:
-    """The whole stream in a temporary file without a name."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - the memory maps keep it alive
-    copy_expanded(cast("IO[bytes]", stream), file, str(where), packed_bytes)
-    file.seek(0)
-    return file
-
-
 def _mapped_member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[IO[bytes], int]:
     """A file and the offset in it at which the member's plain bytes begin."""
     if info.compress_type != zipfile.ZIP_STORED:
         with archive.open(info) as stream:
-            return _unpacked(stream, info.filename, info.compress_size), 0
+            return unpacked(stream, info.filename, info.compress_size), 0
     file.seek(info.header_offset)
     name_length, extra_length = struct.unpack("<26xHH", file.read(_LOCAL_HEADER))
     return file, info.header_offset + _LOCAL_HEADER + name_length + extra_length

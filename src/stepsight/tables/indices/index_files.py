@@ -22,7 +22,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.inputs import BoundedStream, limit, most_expanded
+from stepsight.inputs import check_limit, unpacked
 from stepsight.tables.indices.arrays_on_disk import AnyArray, arrays_in
 from stepsight.tables.indices.reuse import exact_stats, mean_stats
 from stepsight.tables.indices.stats import IndexStats
@@ -223,14 +223,12 @@ def _tables(path: str, arrays: dict[str, AnyArray]) -> tuple[TableStream, ...]:
 def _open_text(path: Path) -> IO[str]:
     if not path.is_file():
         raise InputError(str(path), "no such index file", "check the path")
-    packed_bytes = path.stat().st_size
-    if path.suffix == ".gz":
-        source = cast(IO[bytes], gzip.open(path, "rb"))  # noqa: SIM115
-        most = most_expanded(packed_bytes)
-    else:
-        source, most = path.open("rb"), limit("EXPANDED_BYTES")
-    plain = BoundedStream(source, most, str(path), packed_bytes)
-    return io.TextIOWrapper(io.BufferedReader(plain, 1 << 20), encoding="utf-8", newline="")
+    size = path.stat().st_size
+    if path.suffix != ".gz":
+        check_limit(size, "EXPANDED_BYTES", str(path), "its size in bytes")
+        return path.open(encoding="utf-8", newline="")
+    with gzip.open(path, "rb") as packed:
+        return io.TextIOWrapper(unpacked(cast("IO[bytes]", packed), str(path), size), "utf-8", newline="")
 
 
 def _text_tables(path: Path) -> tuple[TableStream, ...]:

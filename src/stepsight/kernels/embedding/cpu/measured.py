@@ -28,7 +28,7 @@ FORMAT = 2
 """Counts up when the kinds of work or the features change: fitted rates then mean something else."""
 _REFIT = {
     EMBEDDING_BAG: "run calibrate on this folder with --resume: its samples are kept and fitted anew",
-    FBGEMM: "fit its samples anew: python -m lab fit embedding --samples FILE --platform FOLDER",
+    FBGEMM: "run calibrate --stack torchrec on this folder with --resume: its samples are fitted anew",
 }
 
 
@@ -99,7 +99,7 @@ class MeasuredLookups:
         name = phase_name(phase, self.operator, optimizer)
         if name not in self.phases:
             known = ", ".join(sorted(key.split()[1] for key in self.phases if key.startswith(f"{phase} ")))
-            fix = f"measure with --operator {self.operator} --optimizer {optimizer}, then fit the samples"
+            fix = f"calibrate measures {known}; use one of these"
             if optimizer not in FBGEMM_OPTIMIZERS:
                 fix = f"FBGEMM has none on a CPU; use one of {', '.join(FBGEMM_OPTIMIZERS)}"
             raise InputError(
@@ -161,8 +161,7 @@ class CalibratedLookups:
             raise InputError(
                 str(self.folder),
                 f"was not calibrated for lookups with {operator} (only with {', '.join(self.models)})",
-                f"python -m lab score embedding --operator {operator} --samples FILE --measure 600, then "
-                f"python -m lab fit embedding --samples FILE --platform {self.folder}",
+                f"stepsight calibrate --stack {'torchrec' if operator == FBGEMM else 'eager'} --out {self.folder}",
             )
         return self.models.get(EMBEDDING_BAG) or next(iter(self.models.values()))
 
