@@ -161,7 +161,7 @@ class CalibratedLookups:
             raise InputError(
                 str(self.folder),
                 f"was not calibrated for lookups with {operator} (only with {', '.join(self.models)})",
-                f"stepsight calibrate --stack {'torchrec' if operator == FBGEMM else 'eager'} --out {self.folder}",
+                f"calibrate it with --stack {'torchrec' if operator == FBGEMM else 'eager'}",
             )
         return self.models.get(EMBEDDING_BAG) or next(iter(self.models.values()))
 
