@@ -7,9 +7,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from stepsight import predict
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.display import time
 from stepsight.report.prediction import show
-from stepsight.report.ranks import RankSet, identical_ranks, identical_summaries, most_telling
+from stepsight.report.ranks import RankSet, identical_ranks, identical_summaries, most_telling, rank_section
 
 from .predictions import uneven
 
@@ -52,3 +54,18 @@ def test_the_console_lists_sets_of_ranks_not_the_first_few() -> None:
     show(uneven([512] * 8 + [1024] * 8), console)
     table = console.export_text().split("ranks\n", 1)[-1]
     assert " 0–7 " in table and " 8–15 " in table and "more (--json" not in table
+
+
+def test_a_page_of_a_pipeline_shows_every_stage_with_its_own_figures() -> None:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 1024, "heads": 16, "ffn": 2816,
+        "vocab": 128_000, "sequence": 1024, "global_batch": 64,
+        "training": {"framework": "megatron"}, "parallel": {"pipeline": 4, "tensor": 2},
+    }  # fmt: skip
+    prediction = predict(document, "8xH100-SXM")
+    drawn = rank_section(prediction.ranks)
+    for rank in (0, 2, 4, 6):
+        assert f"ranks {rank}–{rank + 1}" in drawn
+        assert time(prediction.ranks[rank].compute_us) in drawn
+    busiest = most_telling(identical_ranks(prediction.timeline), prediction.ranks, 1)
+    assert busiest[0].first_of_job == max(prediction.ranks, key=lambda r: (r.compute_us, -r.rank)).rank

@@ -269,8 +269,7 @@ def left_out(timeline: Timeline) -> tuple[str, ...]:
     if not skipped:
         return ()
     return (
-        f"the timeline leaves out {skipped:,} micro-batches that repeat the one before;"
-        " all figures hold them",
+        f"the timeline leaves out {skipped:,} micro-batches that repeat those before; all figures hold them",
     )
 
 

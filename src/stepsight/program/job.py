@@ -229,12 +229,14 @@ class Period:
     """Blocks of operators that repeat (the micro batches in the steady part of a step).
 
     ``starts`` are the operators at which the listed blocks begin, and last where they end. ``skipped`` more
-    blocks like them follow there in the real step; the simulation continues by the period.
+    blocks like them follow there in the real step; the simulation continues by the period. Each block holds
+    ``micro_batches`` of them.
     All programs of a job list as many blocks and skip as many, and peers meet in blocks of the same number.
     """
 
     starts: tuple[int, ...]
     skipped: int
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         if len(self.starts) < 4 or self.skipped < 0:

@@ -45,12 +45,13 @@ class Stage:
     """The events of one stage in order.
 
     ``starts``: at which events the blocks of its steady part begin, and last where they end; ``skipped``: how
-    many more of them there are.
+    many more of them there are; ``group``: the micro-batches of one.
     """
 
     events: tuple[Event, ...]
     starts: tuple[int, ...] = ()
     skipped: int = 0
+    group: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +91,5 @@ def _program(stage: Stage, index: int) -> RankProgram:
             waits = [Wait(COMPUTE, at)]
             waits += [Wait(HOST, at), Wait(HOST, COMPUTE)] if event.host else []
             ops.append(replace(event.op, waits=tuple(waits)))
-    period = Period(tuple(begins), stage.skipped) if stage.starts else None
+    period = Period(tuple(begins), stage.skipped, stage.group) if stage.starts else None
     return RankProgram(tuple(ops), f"stage {index}", period)

@@ -115,7 +115,7 @@ def _cut(timeline: Timeline) -> dict[str, str]:
     skipped = timeline.micro_batches_left_out
     if not skipped:
         return {}
-    return {"left_out": f"{skipped:,} micro-batches that repeat the one before are not drawn"}
+    return {"left_out": f"{skipped:,} micro-batches that repeat those before are not drawn"}
 
 
 def _chosen(prediction: Prediction, ranks: Sequence[int] | None) -> list[RankSet]:

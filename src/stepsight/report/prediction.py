@@ -99,7 +99,7 @@ def page(prediction: Prediction, run: WholeRun | None = None) -> str:
     sections = [
         whole_run_listing(run).section() if run else None,
         _where(prediction),
-        rank_section(prediction, sets),
+        rank_section(prediction.ranks),
         *(embedding_sections(prediction.embedding) if prediction.embedding else ()),
         section("Timeline", place, lead=lead),
         _memory(prediction),

@@ -8,7 +8,6 @@ from hashlib import blake2b
 
 import numpy as np
 
-from stepsight.prediction.answer import Prediction
 from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING, RankSummary
 from stepsight.prediction.display import look, share, time
 from stepsight.report.listing import Bar, Cell, Listing
@@ -29,10 +28,15 @@ class RankSet:
         return self.ranks[0]
 
     @property
+    def first_of_job(self) -> int:
+        """The first rank's number in the real job."""
+        return self.first if self.number is None else self.number
+
+    @property
     def label(self) -> str:
         """``rank 3``, ``ranks 0–7``, ``ranks 0, 4, 8 and 13 more``."""
         if len(self.ranks) == 1:
-            return f"rank {self.first if self.number is None else self.number:,}"
+            return f"rank {self.first_of_job:,}"
         if self.ranks == tuple(range(self.first, self.first + len(self.ranks))):
             return f"ranks {self.first:,}–{self.ranks[-1]:,}"
         listed = ", ".join(f"{rank:,}" for rank in self.ranks[:3])
@@ -72,7 +76,7 @@ def most_telling(sets: Sequence[RankSet], ranks: Sequence[RankSummary], most: in
     """At most ``most`` of them: the busiest, the least busy, then the first ones, by rank."""
     if len(sets) <= most:
         return list(sets)
-    by_compute = sorted(sets, key=lambda a: (-ranks[a.first].compute_us, a.first))
+    by_compute = sorted(sets, key=lambda a: (-ranks[a.first_of_job].compute_us, a.first))
     wanted = dict.fromkeys([by_compute[0].first, by_compute[-1].first, *(a.first for a in sets)])
     kept = set(list(wanted)[: max(most, 1)])
     return [a for a in sets if a.first in kept]
@@ -85,9 +89,9 @@ WAITING_MATTERS = 0.05
 """Waiting below this share of a step is not worth a sentence."""
 
 
-def rank_section(prediction: Prediction, sets: Sequence[RankSet]) -> Html:
+def rank_section(ranks: Sequence[RankSummary]) -> Html:
     """A bar for each rank that differs, or a strip of all and the few that stand out."""
-    ranks = prediction.ranks
+    sets = identical_summaries(ranks)
     longest = max((r.step_us for r in ranks), default=0.0) or 1.0
     if len(sets) <= MOST_BARS:
         names = [f"all {len(ranks):,}"] if len(sets) == 1 < len(ranks) else [a.label for a in sets]

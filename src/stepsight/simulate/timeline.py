@@ -82,8 +82,9 @@ class Timeline:
 
     @property
     def micro_batches_left_out(self) -> int:
-        """Blocks that repeat the one before and are not drawn; all figures hold them."""
-        return max((p.period.skipped for p in self.priced.job.programs if p.period), default=0)
+        """Micro-batches of blocks that repeat the one before and are not drawn; all figures hold them."""
+        periods = [p.period for p in self.priced.job.programs if p.period]
+        return max((p.skipped * p.micro_batches for p in periods), default=0)
 
     def rank(self, rank: int) -> RankTimes:
         """Everything that one rank did."""

@@ -60,3 +60,11 @@ def test_a_long_pipeline_is_continued_by_its_period() -> None:
     short, whole = (walk_language(c, platform, blocks=n) for n in (3, 1000))
     assert whole.priced.job.whole and short.micro_batches_left_out > 0
     assert short.step_us == pytest.approx(whole.step_us, rel=2e-3)
+
+
+def test_micro_batches_left_out_are_counted_one_by_one() -> None:
+    platform = load_platform("8xH100-SXM")
+    c = config(platform, {"pipeline": 8, "virtual_stages": 2}, 128, "megatron")
+    timeline = walk_language(c, platform, blocks=3)
+    skipped = {p.period.skipped for p in timeline.priced.job.programs if p.period}
+    assert skipped and timeline.micro_batches_left_out == 8 * max(skipped)  # a group of as many as stages

@@ -58,7 +58,7 @@ def schedule(c: LanguageConfig, blocks: int | None = None) -> Schedule:
     made = _Made()
     stages = [
         _Stage(c, operators, works, stage, listed, [event for _, event in events], made).stage(
-            steady.starts[stage] if steady else (), steady.skipped if steady else 0
+            steady, steady.starts[stage] if steady else ()
         )
         for stage, events in enumerate(lists)
     ]
@@ -137,8 +137,8 @@ class _Stage:
         self.last = dict(zip((i.piece for i in passes), (i.micro_batch for i in passes), strict=True))
         self.arrival = self.blocks.op("wait", "forward")
 
-    def stage(self, starts: tuple[int, ...], skipped: int) -> Stage:
-        """All events; ``starts`` are counted in items."""
+    def stage(self, steady: Steady | None, starts: tuple[int, ...]) -> Stage:
+        """All events; ``starts``, of the blocks of the steady part, are counted in items."""
         events: list[Block | Transfer | Arrival] = []
         begins: list[int] = []
         for i, item in enumerate(self.items):
@@ -155,7 +155,8 @@ class _Stage:
         if len(self.items) in starts:
             begins.append(len(events))
         events.append(Block(tuple(self._end())))
-        return Stage(tuple(events), tuple(begins), skipped)
+        skipped, group = (steady.skipped, steady.group) if steady else (0, 1)
+        return Stage(tuple(events), tuple(begins), skipped, group)
 
     def _end(self) -> list[Op]:
         """What follows the last pass."""

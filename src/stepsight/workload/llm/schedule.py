@@ -157,11 +157,12 @@ class Steady:
     """Blocks of a pipeline's schedule that repeat.
 
     ``starts``: by stage, at which event each block begins, and last where they end. ``skipped``: how many
-    more blocks like them the whole schedule has.
+    more blocks like them the whole schedule has; ``group``: the micro-batches of a block.
     """
 
     starts: tuple[tuple[int, ...], ...]
     skipped: int
+    group: int
 
 
 def micro_batches_listed(schedule: str, stages: int, micro_batches: int, virtual: int, blocks: int) -> int:
@@ -190,11 +191,11 @@ def steady_blocks(
     end = max(stage[-1][0] for stage in lists)
     begin = 0.0
     while begin < end - 3 * period:
-        count = _alike(lists, begin, period, group, (special, listed - special))
+        count = _identical_blocks(lists, begin, period, group, (special, listed - special))
         if count >= 3:
             cuts = [begin + k * period for k in range(count + 1)]
             starts = tuple(tuple(_first(stage, cut) for cut in cuts) for stage in lists)
-            return Steady(starts, (micro_batches - listed) // group)
+            return Steady(starts, (micro_batches - listed) // group, group)
         begin += 1.0
     return None
 
@@ -208,7 +209,7 @@ def _first(stage: list[tuple[float, Event]], time: float) -> int:
     return next((i for i, (at, _) in enumerate(stage) if at >= time), len(stage))
 
 
-def _alike(
+def _identical_blocks(
     lists: list[list[tuple[float, Event]]], begin: float, period: float, group: int, usual: tuple[int, int]
 ) -> int:
     """How many blocks from a time on are identical in every stage."""
