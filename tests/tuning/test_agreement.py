@@ -106,7 +106,7 @@ def test_every_command_has_the_same_verdict(document: Mapping[str, Any], nearnes
     assert swept.fits is (predict(with_settings(document, swept.settings, "t"), platform).fits)
     assert fits(peak_bytes(document), platform.spec.gpu.usable_bytes) is found.fits
     if document is WHOLE:
-        case = Case("t", dict(document), platform=PLATFORM, overrides=(memory_gb,))
+        case = Case(dict(document), name="t", platform=PLATFORM, overrides=(memory_gb,))
         assert outcome(case).full.fits is found.fits
 
 

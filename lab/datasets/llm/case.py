@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import InputError
@@ -13,11 +13,14 @@ from stepsight.hardware.gpus import find_gpu
 from stepsight.workload.llm.known import model_name
 
 Row = Mapping[str, str]
+T = TypeVar("T")
+NO_MODEL = "a model that is not in the catalogue"
+NO_GPU = "a GPU that is not in the catalogue"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A measured run: its description, its platform, and what was measured.
+    """A measured run: its description, its platform, and what was measured. Readers leave out name and group.
 
     ``stated`` is what the row itself says: model, batch, sequence, layout, precision. None: the tool cannot
     express it, for the reason in ``lacks``. ``recipe`` names the training stack; ``settings`` are what the
@@ -27,7 +30,6 @@ class Case:
     ``allocated``: ``measured_gb`` is the peak of live bytes, not all that the caching allocator holds.
     """
 
-    name: str
     stated: Mapping[str, Any] | None
     recipe: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -39,8 +41,9 @@ class Case:
     crashed: bool = False
     slow: bool = False
     lacks: str = ""
-    group: str = ""
     site: SiteBandwidth | None = None
+    name: str = ""
+    group: str = ""
     file: str = ""
 
     @property
@@ -63,9 +66,25 @@ class Case:
         return self.group if self.file == "other_training" else self.file
 
 
-def unexpressed(name: str, lacks: str, group: str = "") -> Case:
-    """A row that no workload can be made of."""
-    return Case(name, None, lacks=lacks, group=group)
+class LacksError(Exception):
+    """A row of which no workload can be made, and why."""
+
+
+def required(found: T | None, lacks: str) -> T:
+    """What was found; without it the row is not expressed."""
+    if found is None:
+        raise LacksError(lacks)
+    return found
+
+
+def as_stated(
+    row: Row, model: str, training: Mapping[str, Any], parallel: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """What the rows of most tables state."""
+    return {
+        "model": model, "sequence": whole(row, "seq"), "global_batch": whole(row, "global_batch"),
+        "training": training, "parallel": parallel, **more,
+    }  # fmt: skip
 
 
 def merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,32 +8,48 @@ from pathlib import Path
 
 from lab.datasets.folder import part, read_csv
 from lab.datasets.llm import layouts, nvidia, others, published
-from lab.datasets.llm.case import Case, Row
+from lab.datasets.llm.case import Case, LacksError, Row
 from stepsight.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class LlmFile:
-    """A file by its name without ``.csv``; ``after`` looks at all its rows together."""
+    """A file by its name without ``.csv``: how a row is read; what it is called and the part of the file that
+    it belongs to, by its columns. ``after`` looks at all rows together."""
 
     name: str
     case: Callable[[Row], Case]
+    label: str
+    group: str = "{model}"
     after: Callable[[Sequence[Case]], list[Case]] = list
 
 
-FILES = (
-    LlmFile(layouts.GPT_ONE_NODE, layouts.gpt),
-    LlmFile(layouts.GPT_NODES, layouts.gpt),
-    LlmFile(layouts.H100_SWEEP, layouts.h100_run, layouts.mark_slow),
-    LlmFile(layouts.A100_LAYOUTS, layouts.a100_layout),
-    LlmFile(published.OTHER_TRAINING, published.case),
-    LlmFile(nvidia.DGXC, nvidia.dgxc),
-    LlmFile(nvidia.MLPERF, nvidia.mlperf),
-    LlmFile(others.XTUNER, others.xtuner),
-    LlmFile(others.PRIMUS, others.primus),
-    LlmFile(nvidia.ABLATIONS, nvidia.ablation),
-    LlmFile(others.LITGPT, others.litgpt),
+_GPT = (
+    "h{hidden size} l{# layers} s{sequence length} b{global batch}/{micro batch} "
+    "t{tensor parallelism} d{data parallelism} p{pipeline parallelism}"
 )
+_GPT_SIZE = "h{hidden size} l{# layers}"
+FILES = (
+    LlmFile(layouts.GPT_ONE_NODE, layouts.gpt, _GPT, _GPT_SIZE),
+    LlmFile(layouts.GPT_NODES, layouts.gpt, _GPT, _GPT_SIZE),
+    LlmFile(
+        layouts.H100_SWEEP, layouts.h100_run, "{model} n{nodes} dp{dp} tp{tp} pp{pp} z{zero} mb{micro_batch}",
+        "{model} on {nodes} nodes", layouts.mark_slow,
+    ),
+    LlmFile(
+        layouts.A100_LAYOUTS, layouts.a100_layout,
+        "{model} s{seq} g{gpus} mb{micro_batch} t{tp} p{pp} {kernel}", "{sheet}",
+    ),
+    LlmFile(
+        published.OTHER_TRAINING, published.case, "{table}: {model} {gpus}x{gpu} {parallelism}", "{file}"
+    ),
+    LlmFile(nvidia.DGXC, nvidia.dgxc, "{release} {model} {precision} on {gpus} {gpu}"),
+    LlmFile(nvidia.MLPERF, nvidia.mlperf, "{round} {submitter} {system} {benchmark}", "{benchmark}"),
+    LlmFile(others.XTUNER, others.xtuner, "{model} s{seq} sp{sequence_parallel} on {gpus}"),
+    LlmFile(others.PRIMUS, others.primus, "{model} {precision} {schedule} vp{vp} on {gpus} {gpu}"),
+    LlmFile(nvidia.ABLATIONS, nvidia.ablation, "{model} tp{tp} pp{pp} {recompute} on {gpus} {gpu}"),
+    LlmFile(others.LITGPT, others.litgpt, "{model} {method} mb{micro_batch} on {gpus}", "{method}"),
+)  # fmt: skip
 
 
 def file_of(name: str) -> LlmFile:
@@ -57,8 +73,13 @@ def all_cases(data: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[LlmFile,
 
 
 def _read(file: LlmFile, row: Row) -> Case:
+    shown = {**row, "table": row.get("file", "").removesuffix(".csv")}
     try:
-        return file.case(row)
+        name, group = file.label.format_map(shown), file.group.format_map(shown)
+        try:
+            return replace(file.case(row), name=name, group=group)
+        except LacksError as lacks:
+            return Case(None, lacks=str(lacks), name=name, group=group)
     except (KeyError, ValueError, IndexError, ZeroDivisionError, InputError) as error:
         name = " ".join(value for value in list(row.values())[:4] if value)
-        return Case(name, None, lacks=f"the row cannot be read ({type(error).__name__}: {error})")
+        return Case(None, lacks=f"the row cannot be read ({type(error).__name__}: {error})", name=name)

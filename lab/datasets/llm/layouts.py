@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lab.datasets.llm.case import Case, Row, number, platform_name, unexpressed, whole
+from lab.datasets.llm.case import Case, LacksError, Row, number, platform_name, whole
 from stepsight.collectives.site import SiteBandwidth
 
 GPT_ONE_NODE, GPT_NODES = "gpt_a100_single_node", "gpt_a100_multi_node"
@@ -38,14 +38,11 @@ def gpt(row: Row) -> Case:
         },
     }  # fmt: skip
     return Case(
-        f"h{row['hidden size']} l{row['# layers']} s{row['sequence length']} "
-        f"b{row['global batch']}/{row['micro batch']} t{tensor} d{data} p{pipeline}",
         stated,
         "megatron-deepspeed",
         {"training": {"attention": "fused"}},
         platform_name(ranks, GPUS_PER_NODE, "A100-SXM4-80G", "200G"),
         measured_ms=number(row, "iteration time (ms)"),
-        group=f"h{row['hidden size']} l{row['# layers']}",
     )
 
 
@@ -62,11 +59,10 @@ def a100_layout(row: Row) -> Case:
     """One row: ZeRO-1, bf16, 1F1B; recomputation of every layer or none."""
     tensor, pipeline, gpus = whole(row, "tp"), whole(row, "pp"), whole(row, "gpus")
     kernel, sequence = row["kernel"], whole(row, "seq")
-    name = f"{row['model']} s{row['seq']} g{gpus} mb{row['micro_batch']} t{tensor} p{pipeline} {kernel}"
     if row["status"] not in ("ok", "OOM Error"):
-        return unexpressed(name, "did not run for another reason than memory")
+        raise LacksError("did not run for another reason than memory")
     if row["model"] not in _SIZES or sequence not in _BATCH:
-        return unexpressed(name, "sizes or batch are not stated")
+        raise LacksError("sizes or batch are not stated")
     layers, hidden, heads, ffn = _SIZES[row["model"]]
     parallel: dict[str, Any] = {
         "data": gpus // (tensor * pipeline), "tensor": tensor, "pipeline": pipeline,
@@ -86,14 +82,12 @@ def a100_layout(row: Row) -> Case:
         "parallel": parallel,
     }  # fmt: skip
     return Case(
-        name,
         stated,
         "scaling",
         {"parallel": {"zero": int(gpus > tensor * pipeline)}},
         platform_name(gpus, GPUS_PER_NODE, row["gpu"], "200G"),
         measured_ms=1e3 * float(row["step_s"]) if row["status"] == "ok" else None,
         crashed=row["status"] != "ok",
-        group=row["sheet"],
     )
 
 
@@ -138,8 +132,6 @@ def h100_run(row: Row) -> Case:
     if zero:
         parallel["overlap_gradients"] = False
     return Case(
-        f"{row['model']} n{row['nodes']} dp{data} tp{tensor} pp{pipeline} z{row['zero']} "
-        f"mb{row['micro_batch']}",
         stated,
         "nanotron",
         {"parallel": parallel} if parallel else {},
@@ -147,7 +139,6 @@ def h100_run(row: Row) -> Case:
         measured_ms=float(row["step_ms"]) if row["status"] == "ok" else None,
         measured_gb=number(row, "memory_gb"),
         crashed=row["status"] != "ok",
-        group=f"{row['model']} on {row['nodes']} nodes",
         site=CLUSTER if whole(row, "nodes") > 1 else None,
     )
 

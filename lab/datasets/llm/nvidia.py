@@ -7,18 +7,22 @@ import re
 from typing import Any
 
 from lab.datasets.llm.case import (
+    NO_GPU,
     Case,
+    LacksError,
     Row,
+    as_stated,
     catalogue_gpu,
     catalogue_model,
     joined_gpus,
     number,
     platform_name,
-    unexpressed,
+    required,
     whole,
 )
 
 DGXC, MLPERF, ABLATIONS = "dgxc_llm", "mlperf_llm", "megatron_bridge_ablations"
+NO_MODEL_OR_GPU = "a model or a GPU that is not in the catalogue"
 
 # --- NeMo's and Megatron-Bridge's performance tables ---
 
@@ -43,25 +47,18 @@ def _products(text: str) -> dict[str, Any]:
     return {"precision": "fp8", "fp8_scaling": "current"} if current else {"precision": "fp8"}
 
 
-def nemo(row: Row) -> Case | str:
+def nemo(row: Row) -> Case:
     """NeMo (to spring 2024) or Megatron-Bridge (2025): rows state layouts, the recipe what the stack does."""
-    model = catalogue_model(row["model"])
-    if model is None:
-        return "a model with state-space layers or unpublished sizes"
+    model = required(catalogue_model(row["model"]), "a model with state-space layers or unpublished sizes")
     if "(" in row["parallelism"] or not row["precision"]:
-        return "two configurations in one row"
-    gpu = catalogue_gpu(row["gpu"])
-    if gpu is None:
-        return "a GPU that is not in the catalogue"
+        raise LacksError("two configurations in one row")
+    gpu = required(catalogue_gpu(row["gpu"]), NO_GPU)
     axes = {k: int(v) for k, v in re.findall(r"(TP|PP|CP|VP|EP|FSDP)=(\d+)", row["parallelism"])}
     if "VP=" in row["parallelism"]:
         axes.setdefault("VP", 1)
     gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch")
     expert, bridge = axes.get("EP", 1), "Megatron-Bridge" in row["source"]
-    found = _layout(gpus, batch, micro, axes)
-    if isinstance(found, str):
-        return found
-    parallel, more = found
+    parallel, more = _layout(gpus, batch, micro, axes)
     if expert > 1:
         parallel["expert"] = expert
     if axes.get("FSDP", 0) > 1:
@@ -71,30 +68,22 @@ def nemo(row: Row) -> Case | str:
     settings: dict[str, Any] = {"training": {"gradients": "half"}, "parallel": more}
     if expert > 1:
         _with_experts(row, model, settings["training"], more)
-    stated = {
-        "model": model,
-        "sequence": whole(row, "seq"),
-        "global_batch": batch,
-        "training": training,
-        "parallel": parallel,
-    }
+    stated = as_stated(row, model, training, parallel)
     if "w/o MTP" in row["model"]:
         stated["mtp_layers"] = 0
     recipe = "nemo-2025" if bridge else "nemo-2023"
-    return Case("", stated, recipe, settings, _platform(gpu, gpus))
+    return Case(stated, recipe, settings, _platform(gpu, gpus))
 
 
-def _layout(
-    gpus: int, batch: int, micro: int, axes: dict[str, int]
-) -> tuple[dict[str, Any], dict[str, Any]] | str:
-    """Axes as rows state them, and what NVIDIA's recipes add; or what does not divide.
+def _layout(gpus: int, batch: int, micro: int, axes: dict[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Axes as rows state them, and what NVIDIA's recipes add.
 
     A table without a column of virtual stages leaves them to the recipe."""
     tensor, pipeline = axes.get("TP", 1), axes.get("PP", 1)
     context, virtual = axes.get("CP", 1), axes.get("VP", 0)
     data = gpus // (tensor * pipeline * context)
     if data == 0 or batch % (data * micro):
-        return "the batch does not divide over the replicas"
+        raise LacksError("the batch does not divide over the replicas")
     parallel: dict[str, Any] = {
         "data": data, "tensor": tensor, "pipeline": pipeline, "context": context, "micro_batch": micro,
     }  # fmt: skip
@@ -102,10 +91,15 @@ def _layout(
     if virtual and pipeline > 1:
         parallel["virtual_stages"] = virtual
         if virtual > 1 and batch // data // micro % pipeline:
-            return "micro-batches do not divide over the stages of an interleaved pipeline"
+            raise LacksError("micro-batches do not divide over the stages of an interleaved pipeline")
     if data * context > 1:
         more["zero"] = 1
     return parallel, more
+
+
+def _axes(row: Row) -> dict[str, int]:
+    """The axes that have a column each."""
+    return {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
 
 
 _ALL_TO_ALL = {("gpt-oss-120b", "H100"), ("gpt-oss-120b", "B200"), ("qwen3-235b-a22b", "B200")}
@@ -134,33 +128,20 @@ def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict
 
 def dgxc(row: Row) -> Case:
     """One row of a release's tables."""
-    name = f"{row['release']} {row['model']} {row['precision']} on {row['gpus']} {row['gpu']}"
-    model, gpu, group = catalogue_model(row["model"]), catalogue_gpu(row["gpu"]), row["model"]
-    if model is None or gpu is None:
-        return unexpressed(name, "a model or a GPU that is not in the catalogue", group)
-    axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
-    gpus = whole(row, "gpus")
-    found = _layout(gpus, whole(row, "global_batch"), whole(row, "micro_batch", 1), axes)
-    if isinstance(found, str):
-        return unexpressed(name, found, group)
-    parallel, more = found
+    model = required(catalogue_model(row["model"]), NO_MODEL_OR_GPU)
+    gpu, gpus = required(catalogue_gpu(row["gpu"]), NO_MODEL_OR_GPU), whole(row, "gpus")
+    parallel, more = _layout(gpus, whole(row, "global_batch"), whole(row, "micro_batch", 1), _axes(row))
     if row.get("ep"):
         parallel["expert"] = whole(row, "ep")
-    stated: dict[str, Any] = {
-        "model": model,
-        "sequence": whole(row, "seq"),
-        "global_batch": whole(row, "global_batch"),
-        "training": _products(row["precision"]),
-        "parallel": parallel,
-    }
+    stated = as_stated(row, model, _products(row["precision"]), parallel)
     if row.get("layers"):
         stated["layers"] = whole(row, "layers")
     settings = {"training": {"gradients": "half"}, "parallel": more}
     release = tuple(int(part) for part in re.findall(r"\d+", row["release"])[:2])
     recipe = "nemo-2025" if release > (25, 4) else "nemo-2024"
     return Case(
-        name, stated, recipe, settings, _platform(gpu, gpus),
-        measured_ms=1e3 * float(row["step_s"]) if row["step_s"] else None, group=group,
+        stated, recipe, settings, _platform(gpu, gpus),
+        measured_ms=1e3 * float(row["step_s"]) if row["step_s"] else None,
     )  # fmt: skip
 
 
@@ -174,34 +155,21 @@ _WIDEST_TENSOR = 4
 
 def mlperf(row: Row) -> Case:
     """One result; where the configuration is not sure, the layout follows from what the run logged."""
-    name = f"{row['round']} {row['submitter']} {row['system']} {row['benchmark']}"
-    group, gpu = row["benchmark"], catalogue_gpu(row["gpu"])
-    if group not in _MLPERF or gpu is None:
-        return unexpressed(name, "a model or a GPU that is not in the catalogue", group)
+    model = required(_MLPERF.get(row["benchmark"]), NO_MODEL_OR_GPU)
+    gpu = required(catalogue_gpu(row["gpu"]), NO_MODEL_OR_GPU)
     gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch", 1)
     sure = row["config_sure"] == "yes" and bool(row["tp"])
-    axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")} if sure else _logged(row)
-    if axes is None:
-        return unexpressed(name, "the layout is not sure", group)
-    found = _layout(gpus, batch, micro, axes)
-    if isinstance(found, str):
-        return unexpressed(name, found, group)
-    parallel, _ = found
+    axes = required(_axes(row) if sure else _logged(row), "the layout is not sure")
+    parallel, _ = _layout(gpus, batch, micro, axes)
     if row.get("ep"):
         parallel["expert"] = whole(row, "ep")
-    lora = {"adapters": True} if "lora" in group else {}
-    stated = {
-        "model": _MLPERF[group],
-        "sequence": whole(row, "seq"),
-        "global_batch": batch,
-        "training": {**_products(row["precision"]), **lora},
-        "parallel": parallel,
-    }
+    lora = {"adapters": True} if "lora" in row["benchmark"] else {}
+    stated = as_stated(row, model, {**_products(row["precision"]), **lora}, parallel)
     amd = gpu.startswith("MI")
     return Case(
-        name, stated, "mlperf-amd-2025" if amd else "mlperf-nvidia-2024",
+        stated, "mlperf-amd-2025" if amd else "mlperf-nvidia-2024",
         _submission(row, parallel) if sure else {}, _platform(gpu, gpus),
-        measured_ms=number(row, "step_ms"), group=group,
+        measured_ms=number(row, "step_ms"),
     )  # fmt: skip
 
 
@@ -239,29 +207,17 @@ def _submission(row: Row, parallel: dict[str, Any]) -> dict[str, Any]:
 
 def ablation(row: Row) -> Case:
     """One row; modules whose recomputation no single word states are given as a list."""
-    name = f"{row['model']} tp{row['tp']} pp{row['pp']} {row['recompute']} on {row['gpus']} {row['gpu']}"
-    model = catalogue_model(row["model"])
-    if model is None:
-        return unexpressed(name, "a model with state-space layers, or no language model", row["model"])
-    axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
+    model = required(catalogue_model(row["model"]), "a model with state-space layers, or no language model")
     gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch", 1)
-    found = _layout(gpus, batch, micro, axes)
-    if isinstance(found, str):
-        return unexpressed(name, found, row["model"])
-    parallel, more = found
+    parallel, more = _layout(gpus, batch, micro, _axes(row))
     if row["ep"]:
         parallel["expert"] = whole(row, "ep")
     modules = row["recompute"].split(",")[0]
-    stated = {
-        "model": model,
-        "sequence": whole(row, "seq"),
-        "global_batch": batch,
-        "training": {
-            "precision": "fp8" if "fp8" in row["precision"] else "bf16",
-            "recompute": modules.split("+") if modules != "none" else "none",
-        },
-        "parallel": parallel,
+    trained = {
+        "precision": "fp8" if "fp8" in row["precision"] else "bf16",
+        "recompute": modules.split("+") if modules != "none" else "none",
     }
+    stated = as_stated(row, model, trained, parallel)
     training: dict[str, Any] = {"gradients": "half"}
     if "expandable_segments" in row["recompute"]:
         training["expandable_segments"] = True
@@ -269,10 +225,10 @@ def ablation(row: Row) -> Case:
         training["fp8_scaling"] = "current"
     crashed = row["outcome"].startswith("OOM")
     return Case(
-        name, stated, "nemo-2025", {"training": training, "parallel": more},
+        stated, "nemo-2025", {"training": training, "parallel": more},
         platform_name(gpus, 8, "H100-SXM-80G", "400G"),
         measured_ms=None if crashed else number(row, "step_ms"),
-        measured_gb=number(row, "peak_allocated_gb"), allocated=True, crashed=crashed, group=row["model"],
+        measured_gb=number(row, "peak_allocated_gb"), allocated=True, crashed=crashed,
     )  # fmt: skip
 
 
@@ -281,12 +237,10 @@ def ablation(row: Row) -> Case:
 _MEGATRON_SIZES = re.compile(r"hidden=(\d+) heads=(\d+) layers=(\d+) ff=(\d+)")
 
 
-def korthikanti(row: Row) -> Case | str:
+def korthikanti(row: Row) -> Case:
     p = row["parallelism"]
     axes = {k: int(v) for k, v in re.findall(r"(TP|PP|DP|interleave)=(\d+)", p)}
-    sizes = _MEGATRON_SIZES.search(row["notes"])
-    if sizes is None:
-        return "sizes are not stated"
+    sizes = required(_MEGATRON_SIZES.search(row["notes"]), "sizes are not stated")
     hidden, heads, layers, ffn = (int(v) for v in sizes.groups())
     parallel: dict[str, Any] = {
         "data": axes["DP"], "tensor": axes["TP"], "pipeline": axes["PP"],
@@ -303,7 +257,7 @@ def korthikanti(row: Row) -> Case | str:
     }  # fmt: skip
     settings = {"training": {"attention": "fused"}}
     platform = platform_name(whole(row, "gpus"), 8, "A100-SXM4-80G", "200G")
-    return Case("", stated, "megatron-2023", settings, platform)
+    return Case(stated, "megatron-2023", settings, platform)
 
 
 _JAX = {
@@ -313,11 +267,9 @@ _JAX = {
 }  # fmt: skip
 
 
-def jax(row: Row) -> Case | str:
+def jax(row: Row) -> Case:
     """JAX: compiled throughout, so kernels are fused as by torch.compile."""
-    model = _JAX.get(row["model"])
-    if model is None:
-        return "sizes are not stated"
+    model = required(_JAX.get(row["model"]), "sizes are not stated")
     gpus = whole(row, "gpus")
     parallel: dict[str, Any] = {"data": gpus, "micro_batch": whole(row, "micro_batch")}
     if "FSDP" in row["parallelism"]:
@@ -333,7 +285,7 @@ def jax(row: Row) -> Case | str:
     settings = {"training": {"recompute": "full" if "175B" in row["model"] else "none"}}
     a100 = row["gpu"].startswith("A100")
     gpu, nic = ("A100-SXM4-80G", "200G") if a100 else ("H100-SXM-80G", "400G")
-    return Case("", stated, "maxtext", settings, platform_name(gpus, 8, gpu, nic))
+    return Case(stated, "maxtext", settings, platform_name(gpus, 8, gpu, nic))
 
 
 _BERT_GPUS = {
@@ -356,12 +308,12 @@ _BINNED = {512: 256}
 are padding (Krell et al. 2021, arXiv 2107.02027)."""
 
 
-def deep_learning_examples(row: Row) -> Case | str:
+def deep_learning_examples(row: Row) -> Case:
     """BERT pre-training of NVIDIA's examples; fine-tuning rows do not state their length."""
     if row["framework"] != "PyTorch" or row["model"] != "BERT pretrain":
-        return "convolutional networks, other frameworks, or lengths that are not stated"
+        raise LacksError("convolutional networks, other frameworks, or lengths that are not stated")
     if not row["seq"] or not row["global_batch"] or row["gpu"] not in _BERT_GPUS:
-        return "batch or length is not stated"
+        raise LacksError("batch or length is not stated")
     gpu, per_node = _BERT_GPUS[row["gpu"]]
     gpus, batch = whole(row, "gpus"), whole(row, "global_batch")
     sequence, old = whole(row, "seq"), "older README" in row["notes"]
@@ -369,7 +321,7 @@ def deep_learning_examples(row: Row) -> Case | str:
     micro = _BERT_MICRO[gpu.rsplit("-", 1)[0][:4], gpu.rsplit("-", 1)[1]][sequence == 512]
     micro = min(micro // (1 if precision == "fp16" else 2), batch // gpus)
     if micro < 1 or batch % (gpus * micro):
-        return "the batch does not divide over the ranks"
+        raise LacksError("the batch does not divide over the ranks")
     training: dict[str, Any] = {
         "optimizer": "lamb", "attention": "eager" if old else "fused", "clip_gradients": True,
     }  # fmt: skip
@@ -379,13 +331,6 @@ def deep_learning_examples(row: Row) -> Case | str:
     if not old:
         training["loss_share"] = 0.16
         more["sequence"] = _BINNED.get(sequence, sequence)
-    stated = {
-        "model": "bert-large",
-        "sequence": sequence,
-        "global_batch": batch,
-        "training": {"precision": precision},
-        "parallel": {"data": gpus, "micro_batch": micro},
-    }
-    return Case(
-        "", stated, "pytorch", {"training": training, **more}, platform_name(gpus, per_node, gpu, "100G")
-    )
+    stated = as_stated(row, "bert-large", {"precision": precision}, {"data": gpus, "micro_batch": micro})
+    platform = platform_name(gpus, per_node, gpu, "100G")
+    return Case(stated, "pytorch", {"training": training, **more}, platform)

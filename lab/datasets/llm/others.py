@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.datasets.llm.case import Case, Row, catalogue_model, number, platform_name, unexpressed, whole
+from lab.datasets.llm.case import (
+    NO_MODEL,
+    Case,
+    LacksError,
+    Row,
+    as_stated,
+    catalogue_model,
+    number,
+    platform_name,
+    required,
+    whole,
+)
 
 XTUNER, PRIMUS, LITGPT = "xtuner_a100_long", "amd_primus", "litgpt_memory_a10g"
 
@@ -12,10 +23,7 @@ XTUNER, PRIMUS, LITGPT = "xtuner_a100_long", "amd_primus", "litgpt_memory_a10g"
 def xtuner(row: Row) -> Case:
     """ZeRO-3 with Ulysses (heads exchanged for parts of the sequence), one sequence per group."""
     context, gpus, sequence = whole(row, "sequence_parallel"), whole(row, "gpus"), whole(row, "seq")
-    name = f"{row['model']} s{sequence} sp{context} on {gpus}"
-    model = catalogue_model(row["model"])
-    if model is None:
-        return unexpressed(name, "a model that is not in the catalogue", row["model"])
+    model = required(catalogue_model(row["model"]), NO_MODEL)
     data = gpus // context
     parallel: dict[str, Any] = {"data": data, "context": context, "zero": 3, "micro_batch": 1}
     if context > 1:
@@ -28,18 +36,17 @@ def xtuner(row: Row) -> Case:
         "parallel": parallel,
     }
     return Case(
-        name, stated, "deepspeed", {"training": {"attention": "flash2"}},
+        stated, "deepspeed", {"training": {"attention": "flash2"}},
         platform_name(gpus, 8, row["gpu"], "200G"),
-        measured_ms=1e3 * sequence / context / float(row["tokens_s_gpu"]), group=row["model"],
+        measured_ms=1e3 * sequence / context / float(row["tokens_s_gpu"]),
     )  # fmt: skip
 
 
 def primus(row: Row) -> Case:
     """AMD's Primus (Megatron); pages that state no batch serve ratios between schedules only."""
-    name = f"{row['model']} {row['precision']} {row['schedule']} vp{row['vp']} on {row['gpus']} {row['gpu']}"
     model = catalogue_model(row["model"])
     if model is None or not row["global_batch"] or not row["seq"]:
-        return unexpressed(name, "sequence or batch is not stated", row["model"])
+        raise LacksError("sequence or batch is not stated")
     gpus, nodes = whole(row, "gpus"), whole(row, "nodes")
     tensor, pipeline, expert = whole(row, "tp", 1), whole(row, "pp", 1), whole(row, "ep", 1)
     parallel: dict[str, Any] = {
@@ -53,18 +60,12 @@ def primus(row: Row) -> Case:
     training: dict[str, Any] = {"precision": "fp8" if "fp8" in row["precision"] else "bf16"}
     if "tensorwise" in row["precision"]:
         training["fp8_scaling"] = "current"
-    stated = {
-        "model": model,
-        "sequence": whole(row, "seq"),
-        "global_batch": whole(row, "global_batch"),
-        "training": training,
-        "parallel": parallel,
-    }
     return Case(
-        name, stated, "megatron-2025", {"parallel": {"zero": 1}} if parallel["data"] > 1 else {},
+        as_stated(row, model, training, parallel), "megatron-2025",
+        {"parallel": {"zero": 1}} if parallel["data"] > 1 else {},
         platform_name(gpus, gpus // nodes, row["gpu"], "400G"),
         measured_ms=number(row, "step_ms"), measured_gb=number(row, "max_memory_gb"),
-        crashed="OOM" in row["note"], group=row["model"],
+        crashed="OOM" in row["note"],
     )  # fmt: skip
 
 
@@ -75,10 +76,7 @@ def _binary(gb: float | None) -> float | None:
 
 def litgpt(row: Row) -> Case:
     """Peak memory of fine-tuning on A10G: full, LoRA, QLoRA; bf16 throughout (bf16-true), no fp32 copies."""
-    name = f"{row['model']} {row['method']} mb{row['micro_batch']} on {row['gpus']}"
-    model = catalogue_model(row["model"])
-    if model is None:
-        return unexpressed(name, "a model that is not in the catalogue", row["method"])
+    model = required(catalogue_model(row["model"]), NO_MODEL)
     gpus = whole(row, "gpus")
     parallel: dict[str, Any] = {"data": gpus, "micro_batch": whole(row, "micro_batch")}
     stated = {
@@ -92,7 +90,6 @@ def litgpt(row: Row) -> Case:
     if gpus > 1 and row["method"] == "full":  # Lightning's FSDP strategy
         settings["parallel"] = {"zero": 3}
     return Case(
-        name, stated, "pytorch", settings, f"{gpus}xA10G-24G" if gpus > 1 else "1xA10G-24G",
+        stated, "pytorch", settings, f"{gpus}xA10G-24G" if gpus > 1 else "1xA10G-24G",
         measured_gb=_binary(number(row, "peak_memory_gb")), allocated=True, crashed=row["fits"] == "no",
-        group=row["method"],
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """``other_training``: throughput tables that projects publish, as far as their rows say enough.
 
-A reader returns a `Case` without name and time, or what the row lacks.
+A reader returns a `Case` without its time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lab.datasets.llm.case import Case, Row, platform_name, unexpressed, whole
+from lab.datasets.llm.case import (
+    NO_GPU,
+    Case,
+    LacksError,
+    Row,
+    as_stated,
+    number,
+    platform_name,
+    required,
+    whole,
+)
 from lab.datasets.llm.nvidia import deep_learning_examples, jax, korthikanti, nemo
 
 OTHER_TRAINING = "other_training"
@@ -18,15 +28,9 @@ OTHER_TRAINING = "other_training"
 
 def case(row: Row) -> Case:
     """One row, by the table it came from."""
-    table = row["file"]
-    name = f"{table.removesuffix('.csv')}: {row['model']} {row['gpus']}x{row['gpu']} {row['parallelism']}"
-    if not row["iter_time_ms"]:
-        return unexpressed(name, "no iteration time", table)
-    reader = _READERS.get(table)
-    found = reader(row) if reader else "another framework or no language model"
-    if isinstance(found, str):
-        return unexpressed(name, found, table)
-    return replace(found, name=name, measured_ms=float(row["iter_time_ms"]), group=table)
+    measured_ms = required(number(row, "iter_time_ms"), "no iteration time")
+    reader = required(_READERS.get(row["file"]), "another framework or no language model")
+    return replace(reader(row), measured_ms=measured_ms)
 
 
 _FOUNDRY_GPUS = {
@@ -34,32 +38,25 @@ _FOUNDRY_GPUS = {
 }  # fmt: skip
 
 
-def _llmfoundry(row: Row) -> Case | str:
+def _llmfoundry(row: Row) -> Case:
     """MPT by Composer's FSDP: Triton's flash attention with ALiBi, as fast as the first version."""
-    gpu = _FOUNDRY_GPUS.get(row["gpu"])
-    if gpu is None:
-        return "a GPU that is not in the catalogue"
+    gpu = required(_FOUNDRY_GPUS.get(row["gpu"]), NO_GPU)
     fields = dict(re.findall(r"(\w+)=(\w+)", row["parallelism"]))
     gpus = whole(row, "gpus")
     parallel: dict[str, Any] = {"data": gpus, "zero": 3, "micro_batch": whole(row, "micro_batch")}
     if "SHARD_GRAD_OP" in row["parallelism"]:
         parallel["reshard"] = False
-    stated = {
-        "model": row["model"].lower(),
-        "sequence": whole(row, "seq"),
-        "global_batch": whole(row, "global_batch"),
-        "training": {
-            "precision": "fp8" if "fp8" in row["precision"] else "bf16",
-            "recompute": "full" if fields.get("act_ckpt") == "True" else "none",
-            "master_weights": not row["precision"].startswith("amp"),
-        },
-        "parallel": parallel,
+    training = {
+        "precision": "fp8" if "fp8" in row["precision"] else "bf16",
+        "recompute": "full" if fields.get("act_ckpt") == "True" else "none",
+        "master_weights": not row["precision"].startswith("amp"),
     }
+    stated = as_stated(row, row["model"].lower(), training, parallel)
     platform = platform_name(gpus, 8, gpu, "400G" if "H100" in gpu else "200G")
-    return Case("", stated, "llm-foundry", {"training": {"attention": "flash1"}}, platform)
+    return Case(stated, "llm-foundry", {"training": {"attention": "flash1"}}, platform)
 
 
-def _internevo(row: Row) -> Case | str:
+def _internevo(row: Row) -> Case:
     p = row["parallelism"]
     tensor, zero = int(re.findall(r"tp=(\d+)", p)[0]), int(re.findall(r"zero1=(-?\d+)", p)[0])
     micro_num = int(re.findall(r"micro_num=(\d+)", p)[0])
@@ -70,17 +67,10 @@ def _internevo(row: Row) -> Case | str:
     }  # fmt: skip
     if 0 < zero < data:
         parallel["shard_group"] = zero
-    stated = {
-        "model": "internlm-7b",
-        "global_batch": batch,
-        "sequence": whole(row, "seq"),
-        "training": {
-            "precision": "bf16", "recompute": "full" if "act_ckpt=t" in p.lower() else "none",
-        },
-        "parallel": parallel,
-    }  # fmt: skip
+    training = {"precision": "bf16", "recompute": "full" if "act_ckpt=t" in p.lower() else "none"}
+    stated = as_stated(row, "internlm-7b", training, parallel)
     settings = {"training": {"attention": "flash1"}, "parallel": {"bucket_mb": 512.0}}
-    return Case("", stated, "internevo", settings, platform_name(gpus, 8, "A100-SXM4-80G", "50G"))
+    return Case(stated, "internevo", settings, platform_name(gpus, 8, "A100-SXM4-80G", "50G"))
 
 
 _ONE_DENSE_LAYER = {"experts": 256, "active": 8, "ffn": 2048, "shared_ffn": 2048, "dense_layers": 1}
@@ -91,12 +81,12 @@ _SIMUMAX = {
 }  # fmt: skip
 
 
-def _simumax(row: Row) -> Case | str:
+def _simumax(row: Row) -> Case:
     """Settings as the notes of the table say: heads are exchanged for parts of the sequence."""
     axes = {k: int(v) for k, v in re.findall(r"(TP|PP|DP|EP|CP|micro-batches)=(\d+)", row["parallelism"])}
     named = re.findall(r"(\w+) truncated to (\d+) layers", row["model"])
     if not named or named[0][0] not in _SIMUMAX:
-        return "sizes are not stated"
+        raise LacksError("sizes are not stated")
     model, layers = _SIMUMAX[named[0][0]], int(named[0][1])
     parallel: dict[str, Any] = {
         "data": axes["DP"], "tensor": axes["TP"], "pipeline": axes["PP"], "context": axes["CP"],
@@ -106,14 +96,7 @@ def _simumax(row: Row) -> Case | str:
         parallel["virtual_stages"] = 1
     if axes["EP"] > 1:
         parallel["expert"] = axes["EP"]
-    stated: dict[str, Any] = {
-        "model": model,
-        "layers": layers,
-        "sequence": whole(row, "seq"),
-        "global_batch": whole(row, "global_batch"),
-        "training": {"precision": "bf16"},
-        "parallel": parallel,
-    }
+    stated = as_stated(row, model, {"precision": "bf16"}, parallel, layers=layers)
     if model == "deepseek-v3":
         stated |= {"moe": _ONE_DENSE_LAYER, "mtp_layers": 0}
     more: dict[str, Any] = {"zero": 1} if axes["DP"] * axes["CP"] > 1 else {}
@@ -122,17 +105,17 @@ def _simumax(row: Row) -> Case | str:
     if axes["CP"] > 1:
         more["context_kind"] = "all_to_all"
     settings = {"training": {"attention": "cudnn"}, "parallel": more}
-    return Case("", stated, "megatron-2025", settings, "8xB200-SXM-180G")
+    return Case(stated, "megatron-2025", settings, "8xB200-SXM-180G")
 
 
 _HBM2E = ("gpu.memory_gb=96", "gpu.memory_gbps=2400", "gpu.power_w=500")
 """torchtitan's H100 with HBM2e at 500 W."""
 
 
-def _torchtitan(row: Row) -> Case | str:
+def _torchtitan(row: Row) -> Case:
     p = row["parallelism"]
     if "rowwise" in row["precision"]:
-        return "fp8 products scaled row by row"
+        raise LacksError("fp8 products scaled row by row")
     model = row["model"].lower().replace("llama3.1-8b", "llama3-8b").replace("llama3.1-70b", "llama3-70b")
     axes = {k: int(v) for k, v in re.findall(r"(FSDP|TP|PP|CP)(\d+)", p)}
     gpus, batch = whole(row, "gpus"), whole(row, "global_batch")
@@ -151,24 +134,19 @@ def _torchtitan(row: Row) -> Case | str:
             parallel["shard_group"] = 8
     if tensor > 1:
         parallel["async_tensor"] = "AsyncTP" in p
-    stated = {
-        "model": model,
-        "sequence": whole(row, "seq"),
-        "global_batch": batch,
-        "training": {
-            "precision": "fp8" if "fp8" in row["precision"] else "bf16",
-            "recompute": "full" if "fullAC" in p else "none" if "No AC" in p else "selective",
-            "compile": "eager" not in p,
-        },
-        "parallel": parallel,
+    training = {
+        "precision": "fp8" if "fp8" in row["precision"] else "bf16",
+        "recompute": "full" if "fullAC" in p else "none" if "No AC" in p else "selective",
+        "compile": "eager" not in p,
     }
+    stated = as_stated(row, model, training, parallel)
     settings = {"parallel": {"sequence_parallel": True}} if tensor > 1 else {}
     platform = platform_name(gpus, 8, "H100-SXM-80G", "400G")
     overrides = _HBM2E if "HBM2e" in row["gpu"] else ()
-    return Case("", stated, "torchtitan-2025", settings, platform, overrides)
+    return Case(stated, "torchtitan-2025", settings, platform, overrides)
 
 
-_READERS: dict[str, Callable[[Row], Case | str]] = {
+_READERS: dict[str, Callable[[Row], Case]] = {
     "llmfoundry.csv": _llmfoundry,
     "internevo.csv": _internevo,
     "simumax_b200.csv": _simumax,

@@ -15,7 +15,9 @@ MODEL = {"model": "llama3-8b", "global_batch": 8, "sequence": 4096}
 
 def case(measured_ms: float, **training: str) -> Case:
     stated = {**MODEL, "training": {"precision": "bf16", **training}, "parallel": {"zero": 1}}
-    return Case("run", stated, "megatron-2025", platform="8xH100-SXM", measured_ms=measured_ms, file="runs")
+    return Case(
+        stated, "megatron-2025", name="run", platform="8xH100-SXM", measured_ms=measured_ms, file="runs"
+    )
 
 
 def test_runs_that_differ_in_one_setting_are_a_pair() -> None:

@@ -71,7 +71,7 @@ def test_all(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.Mo
 def test_llm(what: str, missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = Answer(101.0, 90.0, 120.0, fits=True), Answer(200.0, 90.0, 120.0, fits=True)
     full, asked = (bad if missed and what == name else good for name in ("time", "asked"))
-    rows = [Outcome(Case("ran", {}, measured_ms=100.0), full, asked)]
+    rows = [Outcome(Case({}, name="ran", measured_ms=100.0), full, asked)]
     monkeypatch.setattr("lab.score.llm.topic.outcomes", lambda *given: iter([("dgxc_llm", rows)]))
     assert run("llm", "--data", str(tmp_path), as_json=as_json) == int(missed)
 

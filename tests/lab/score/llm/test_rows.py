@@ -31,10 +31,10 @@ def rows() -> list[Outcome]:
     ran = Answer(110.0, 90.0, 120.0, 100.0, 10.0, 11.0, True)
     asked = Answer(150.0, 140.0, 160.0, 100.0, 10.0, 11.0, True)
     return [
-        Outcome(Case("ran", {}, measured_ms=100.0, measured_gb=10.0, allocated=True), ran, asked),
-        Outcome(Case("slow", {}, measured_ms=200.0, slow=True), ran, ran),
-        Outcome(Case("crashed", {}, crashed=True), Answer(fits=False), Answer(fits=False)),
-        Outcome(Case("unknown", None, lacks="sizes"), MISSING, MISSING),
+        Outcome(Case({}, name="ran", measured_ms=100.0, measured_gb=10.0, allocated=True), ran, asked),
+        Outcome(Case({}, name="slow", measured_ms=200.0, slow=True), ran, ran),
+        Outcome(Case({}, name="crashed", crashed=True), Answer(fits=False), Answer(fits=False)),
+        Outcome(Case(None, name="unknown", lacks="sizes"), MISSING, MISSING),
     ]
 
 
@@ -58,7 +58,7 @@ def test_every_bar_is_a_line() -> None:
 
 def test_as_asked_a_row_reads_what_a_user_gets() -> None:
     slow = SiteBandwidth(256e6, {"all_gather": {2: 1.0}, "reduce_scatter": {2: 1.0}}, axes=("data", "shard"))
-    case = Case("two nodes", SMALL, platform="2x8xH100-SXM-400G", measured_ms=100.0, site=slow)
+    case = Case(SMALL, name="two nodes", platform="2x8xH100-SXM-400G", measured_ms=100.0, site=slow)
     found = outcome(case)
     user = predict(parse_workload(SMALL, "two nodes"), "2x8xH100-SXM-400G").step_us / 1e3
     assert found.asked.step_ms == pytest.approx(user, rel=0.06)  # composed, not walked
@@ -67,7 +67,7 @@ def test_as_asked_a_row_reads_what_a_user_gets() -> None:
 
 def test_a_layout_that_cannot_be_built_does_not_run() -> None:
     found = outcome(
-        Case("s", {**SMALL, "parallel": {"pipeline": 8}}, platform="8xH100-SXM-80G", crashed=True)
+        Case({**SMALL, "parallel": {"pipeline": 8}}, name="s", platform="8xH100-SXM-80G", crashed=True)
     )
     assert found.full.fits is False and not found.full.lacks
 

@@ -9,7 +9,7 @@ from stepsight.tuning.trial import Row
 
 def member(name, predicted_ms, measured_ms, fit=1.0):
     case = Case(
-        name, {}, platform="8xH100-SXM", measured_ms=measured_ms, crashed=measured_ms is None, group="g"
+        {}, name=name, platform="8xH100-SXM", measured_ms=measured_ms, crashed=measured_ms is None, group="g"
     )
     row = Row(
         {}, "8xH100-SXM", step_time_us=1e3 * predicted_ms, samples_per_s=1e3 / (predicted_ms or 1.0), fit=fit
