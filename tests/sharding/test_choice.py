@@ -10,7 +10,7 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.report.sharding import sharding_page
 from stepsight.sharding.choice import choose, days_of
-from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, TABLE_WISE, Plan
+from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, TABLE_WISE, Plan, table_kinds
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.workload.files import load_workload
@@ -54,14 +54,14 @@ def test_the_page_names_every_plan(choice):
 
 def test_tables_that_fit_nowhere_say_by_how_much_and_what_would():
     huge = [Table(f"t{i}", 40_000_000, 256, 1) for i in range(4)]
-    workload = task_workload(TASK).with_tables(huge)
+    workload = task_workload(replace(TASK, tables=tuple(huge)))
     with pytest.raises(InputError, match=r"163\.8 GB.*too much; it would fit on \d+ .*--host-memory"):
         choose(workload, load_platform("4xV100-SXM2"))
 
 
 def test_a_table_larger_than_a_rank_is_cut_where_that_is_allowed():
     large = [Table("large", 40_000_000, 128, 5), *(Table(f"t{i}", 1000, 128, 5) for i in range(3))]
-    workload = task_workload(TASK).with_tables(large)
+    workload = task_workload(replace(TASK, tables=tuple(large)))
     platform = load_platform("4xV100-SXM2", ["gpu.memory_gb=16"])
     choice = choose(workload, platform, plans=300)
     assert sum(shard.table == "large" for shard in choice.winner.plan.shards) > 1
@@ -72,7 +72,9 @@ def test_a_table_larger_than_a_rank_is_cut_where_that_is_allowed():
 def test_a_table_without_lookups_is_placed_too():
     idle = replace(TASK.tables[0], pooling=0.0)
     choice = choose(
-        task_workload(TASK).with_tables([idle, *TASK.tables[1:]]), load_platform("4xV100-SXM2"), plans=100
+        task_workload(replace(TASK, tables=(idle, *TASK.tables[1:]))),
+        load_platform("4xV100-SXM2"),
+        plans=100,
     )
     assert any(shard.table == idle.name for shard in choice.winner.plan.shards)
 
@@ -85,7 +87,7 @@ def test_days_read_one_stream_a_table(tmp_path):
         indices = (rng.random(lengths.sum()) ** skew * 1000).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths.ravel())])
         np.savez(tmp_path / f"day{day}.npz", indices=indices, offsets=offsets, lengths=lengths)
-    workload = task_workload(replace(TASK, batch=64)).with_tables(tables)
+    workload = task_workload(replace(TASK, batch=64, tables=tuple(tables)))
     days = days_of(tables, [tmp_path / "day0.npz", tmp_path / "day1.npz"])
     choice = choose(workload, load_platform("4xV100-SXM2"), days=days, objective="worst", plans=100)
     assert choice.days == 2
@@ -109,7 +111,7 @@ def test_what_is_reported_is_what_predict_prints(choice):
 def test_of_equally_fast_plans_the_most_even_wins():
     """The host decides this step: a plan that leaves ranks half empty must not win by rounding."""
     alike = [Table(f"t{i}", 1_000_000, 128, 20.0) for i in range(8)]
-    workload = task_workload(replace(TASK, batch=1024)).with_tables(alike)
+    workload = task_workload(replace(TASK, batch=1024, tables=tuple(alike)))
     uneven = Plan.table_wise(alike, [0, 0, 0, 0, 0, 1, 2, 3], 4, "uneven")
     choice = choose(workload, load_platform("4xH100-SXM"), also=[uneven], plans=50)
     assert max(choice.winner.memory_bytes) == pytest.approx(2 * alike[0].weight_bytes)
@@ -131,6 +133,30 @@ def test_plans_of_a_program_of_its_own_are_simulated_as_that_program():
         assert c.step_us == pytest.approx(predict(workload.with_plan(c.plan), platform).step_us, rel=1e-6)
 
 
+def hugectr(ranks=4):
+    changes = [f"parallel.ranks={ranks}", "batch=32768"]
+    workload = load_workload("examples/published/dlrm_dcnv2_mlperf.toml", changes)
+    return workload, load_platform(f"{ranks}xH100-SXM-80G")
+
+
+def test_hugectrs_plans_keep_replicated_tables_whole_and_change_how_tables_are_sharded():
+    choice = choose(*hugectr(), plans=40)
+    usual = next(c for c in choice.candidates if c.name == "hugectr")
+    assert choice.winner.step_us <= usual.step_us
+    assert {"table_wise", "data_parallel"} <= set(table_kinds(choice.winner.plan).values())
+    assert choice.found.priced <= 40
+
+
+def test_hugectr_without_replicated_tables_offers_no_such_plan():
+    choice = choose(*hugectr(8), plans=12, kinds=["table_wise", "row_wise"])
+    assert all("data_parallel" not in table_kinds(c.plan).values() for c in choice.candidates)
+
+
+def test_a_kind_that_the_stack_does_not_have_is_refused():
+    with pytest.raises(InputError, match="has no column_wise"):
+        choose(*hugectr(), kinds=["column_wise"])
+
+
 def test_torchrecs_stack_is_searched_too():
     workload = task_workload(TASK)
     torchrec = type(workload)(replace(workload.config, stack="torchrec", input_dist=True))
@@ -141,7 +167,7 @@ def test_torchrecs_stack_is_searched_too():
 
 def test_all_kinds_are_searched_by_default_and_none_lies_below_the_bound():
     tables = [Table(f"t{i}", 500, 128, 20.0) for i in range(6)] + [Table("large", 5_000_000, 128, 5.0)]
-    workload = task_workload(replace(TASK, batch=8192)).with_tables(tables)
+    workload = task_workload(replace(TASK, batch=8192, tables=tuple(tables)))
     choice = choose(workload, load_platform("4xV100-SXM2"), plans=200)
     named = choose(workload, load_platform("4xV100-SXM2"), plans=200, kinds=KINDS)
     assert named.found.step_us == choice.found.step_us
@@ -154,7 +180,7 @@ def test_no_allowed_kind_and_no_listed_plan_makes_the_answer_worse(seed):
     rng = np.random.default_rng(seed)
     rows, dims, bags = 10 ** rng.uniform(3, 7, 10), rng.choice([64, 128], 10), rng.choice([1, 10, 40], 10)
     tables = [Table(f"t{i}", int(rows[i]), int(dims[i]), float(bags[i])) for i in range(10)]
-    workload = task_workload(replace(TASK, batch=8192)).with_tables(tables)
+    workload = task_workload(replace(TASK, batch=8192, tables=tuple(tables)))
     largest, together = max(t.weight_bytes for t in tables), sum(t.weight_bytes for t in tables)
     room_gb = 0.5 + (largest + together / 4) / 1e9  # a rank's even share, and one table more
     platform = load_platform("4xV100-SXM2", [f"gpu.memory_gb={room_gb:.2f}"])
@@ -171,7 +197,7 @@ def test_no_allowed_kind_and_no_listed_plan_makes_the_answer_worse(seed):
 def test_a_table_too_large_for_column_parts_does_not_spoil_the_others():
     """Cut by columns as far as allowed it fits nowhere: by rows it does, and the rest stays even."""
     tables = [Table("large", 300_000_000, 64, 1.0), *(Table(f"t{i}", 1_000_000, 64, 20.0) for i in range(40))]
-    workload = task_workload(replace(TASK, batch=16384, ranks=8)).with_tables(tables)
+    workload = task_workload(replace(TASK, batch=16384, ranks=8, tables=tuple(tables)))
     choice = choose(workload, load_platform("8xV100-SXM2-32G"), plans=200)
     assert choice.winner.imbalance < 0.05
     assert choice.found.gap < 0.1

@@ -6,7 +6,10 @@ from click.testing import CliRunner
 
 from stepsight.commands.shard import command
 from stepsight.errors import InputError
+from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
 from stepsight.tables.plan import Plan
+from stepsight.workload.files import load_workload
 
 WORKLOAD = """
 kind = "dlrm"
@@ -68,6 +71,24 @@ def test_tables_from_a_file_replace_the_workloads(workload, tmp_path):
     tables.write_text("name,rows,dim,pooling\na,1000,64,5\nb,1000,64,5\n")
     data = json.loads(run(workload, "--platform", "4xV100-SXM2", "--tables", str(tables), "--json").stdout)
     assert data["tables"] == 2
+
+
+def test_the_plan_of_tables_from_a_file_is_predicted_with_that_file(workload, tmp_path):
+    tables, plan = tmp_path / "tables.csv", tmp_path / "plan.json"
+    tables.write_text("name,rows,dim,pooling,features\na,100000,64,50,2\nb,1000,64,5,1\n")
+    on = ("--tables", str(tables), "--json")
+    found = json.loads(run(workload, "--platform", "4xV100-SXM2", *on, "--out", str(plan)).stdout)
+    placed = predict(load_workload(workload, [f"parallel.sharding.file={plan}"], tables=tables),
+                     load_platform("4xV100-SXM2"))  # fmt: skip
+    assert placed.step_us == pytest.approx(found["step_time_us"], abs=0.01)
+
+
+def test_a_stack_places_tables_of_a_file_as_it_places_its_own(tmp_path):
+    tables = tmp_path / "tables.csv"
+    tables.write_text("name,rows,dim,pooling\na,40000000,128,3\nb,1000,128,1\nc,5000000,128,100\n")
+    example = "examples/published/dlrm_dcnv2_mlperf.toml"
+    placed = load_workload(example, ["parallel.ranks=4", "batch=32768"], tables=tables)
+    assert placed.plan.sharder == "hugectr"
 
 
 def test_a_platform_that_is_too_small(workload):

@@ -68,7 +68,7 @@ def test_what_host_memory_does_not_hold_lies_on_a_drive_and_takes_longer():
 def test_a_search_with_host_memory_places_what_one_without_it_refuses():
     task = random_task(2, 1, Scale(most_rows=1000, tables_per_rank=(2, 2), batches=(4096,)))
     large = [Table(f"t{i}", 60_000_000, 128, 5.0, SKEWED) for i in range(4)]
-    workload, platform = task_workload(replace(task)).with_tables(large), load_platform("2xA100-SXM4-40G")
+    workload, platform = task_workload(replace(task, tables=tuple(large))), load_platform("2xA100-SXM4-40G")
     with pytest.raises(InputError, match="too much"):
         choose(workload, platform, plans=20)
     choice = choose(workload, platform, plans=20, host_memory=True)

@@ -168,11 +168,9 @@ def predict_file(
         here = load_platform(platform, options.captured_assignments(assignments))
         step = load_step(workload).over(here.spec.ranks)
         return with_remedies(predict(step, here), step, here)
-    here, loaded = load_platform(platform, on_platform), load_workload(workload, on_workload)
-    if tables is not None:
-        from stepsight.commands.shard import with_tables_of
-
-        return predict(with_tables_of(loaded, tables, here.spec.ranks, workload), here)
+    here, loaded = load_platform(platform, on_platform), load_workload(workload, on_workload, tables=tables)
+    if tables is not None:  # which no remedy is tried for: they are not in the file
+        return predict(loaded, here)
     return with_remedies(predict(loaded, here), workload, here, on_workload)
 
 

@@ -15,7 +15,6 @@ from stepsight.errors import InputError
 if TYPE_CHECKING:
     from stepsight.sharding.search import Progress
     from stepsight.workload.dlrm.build import DlrmWorkload
-    from stepsight.workload.files import Workload
 
 TABLES_HELP = "Take the tables from a CSV or from the JSON of a TorchRec EmbeddingBagConfig list."
 KINDS_HELP = (
@@ -111,25 +110,17 @@ def command(
 
 def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int) -> DlrmWorkload:
     from stepsight.capturing.step import is_step_file
-    from stepsight.workload.files import load_workload
+    from stepsight.workload.dlrm.build import DlrmWorkload
+    from stepsight.workload.files import load_workload, resolve
 
     if is_step_file(path):
         raise InputError(
             str(path), "is a captured step, whose tables cannot be moved", "describe the DLRM in a TOML file"
         )
-    return with_tables_of(load_workload(path, assignments), tables, gpus, path)
-
-
-def with_tables_of(workload: Workload, tables: str | None, gpus: int, path: Path) -> DlrmWorkload:
-    """A DLRM on all GPUs where it leaves them open; with the tables of a file, if one is named."""
-    from stepsight.tables.files import read_tables
-    from stepsight.workload.dlrm.build import DlrmWorkload
-    from stepsight.workload.files import resolve
-
-    loaded = resolve(workload, gpus)
+    loaded = resolve(load_workload(path, assignments, tables=tables), gpus)
     if not isinstance(loaded, DlrmWorkload):
         raise InputError(str(path), "is not a DLRM", "only workloads with embedding tables have plans")
-    return loaded if tables is None else loaded.with_tables(read_tables(tables))
+    return loaded
 
 
 def _progress(state: Progress) -> None:

@@ -23,16 +23,18 @@ from stepsight.sharding.search import OBJECTIVES, Found, Progress, search, searc
 from stepsight.sharding.steps import PlanPricer
 from stepsight.sharding.tiers import with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.plan import TABLE_WISE, Plan, plan_dict, plan_summary
+from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE, Plan, plan_dict, plan_summary
 from stepsight.tables.sharders import PLACEMENTS, SHARDERS
 from stepsight.tables.table import Table
 from stepsight.terminal import counted
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.dlrm.config import JOINT_STACK, OWN_PROGRAMS
+from stepsight.workload.dlrm.config import HUGECTR_STACK, JOINT_STACK, OWN_PROGRAMS
 from stepsight.workload.files import resolve
 
 _CONSTANTS = area("sharding")
 LEVEL = _CONSTANTS.number("LEVEL")
+STACK_KINDS = {JOINT_STACK: (TABLE_WISE,), HUGECTR_STACK: (TABLE_WISE, ROW_WISE, DATA_PARALLEL)}
+"""Ways of sharding of stacks that do not have all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,18 @@ class Choice:
         }
 
 
+def _kinds_of(stack: str, kinds: Sequence[str]) -> Sequence[str]:
+    """Those that the stack has: all that it has where all are allowed."""
+    known = STACK_KINDS.get(stack, USUAL_KINDS)
+    if tuple(kinds) == USUAL_KINDS:
+        return known
+    if missing := [kind for kind in kinds if kind in USUAL_KINDS and kind not in known]:
+        raise InputError(
+            "kinds", f"stack = {stack!r} has no {missing[0]}", f"name some of {', '.join(known)}"
+        )
+    return kinds
+
+
 def _settled(workload: DlrmWorkload, platform: Platform) -> DlrmWorkload:
     """On all GPUs of the platform where the workload's file leaves the ranks open."""
     found = resolve(workload, platform.spec.ranks)
@@ -147,8 +161,7 @@ def choose(
     if not workload.tables:
         raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
     workload = _settled(workload, platform)
-    if workload.config.stack == JOINT_STACK:  # which holds whole tables alone
-        kinds = (TABLE_WISE,)
+    kinds = _kinds_of(workload.config.stack, kinds)
     platform = platform.with_ranks(workload.ranks)
     for plan in also:
         _check_given(plan, workload)
@@ -172,8 +185,9 @@ def choose(
     usual = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
     if workload.config.stack in OWN_PROGRAMS:
         own = PLACEMENTS[workload.config.stack](workload.tables, workload.ranks), workload.plan
-        usual = list({plan.shards: plan for plan in (*usual, *own)}.values())
-        found = search_simulated(pricer, rules, usual, objective=objective, budget_s=budget_s)
+        allowed = [plan for plan in own if {shard.kind for shard in plan.shards} <= {TABLE_WISE, *kinds}]
+        usual = list({plan.shards: plan for plan in (*usual, *allowed)}.values())
+        found = search_simulated(pricer, rules, usual, objective=objective, plans=plans, budget_s=budget_s)
     else:
         found = search(
             pricer, rules, plans=plans, budget_s=budget_s, seed=seed, objective=objective, also=usual,

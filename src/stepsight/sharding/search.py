@@ -25,10 +25,10 @@ from stepsight.estimate import FloatArray
 from stepsight.sharding.bound import least_loads
 from stepsight.sharding.draft import Draft, Move, changes, shaken, spreads
 from stepsight.sharding.loads import Loads
-from stepsight.sharding.rules import Rules, TableSharding
+from stepsight.sharding.rules import Rules, TableSharding, holders
 from stepsight.sharding.starts import packed, starts, table_weights
 from stepsight.sharding.steps import PlanPricer
-from stepsight.tables.plan import TABLE_WISE, Plan
+from stepsight.tables.plan import TABLE_WISE, Plan, Shard
 
 _CONSTANTS = area("sharding")
 CLOSE_ENOUGH = _CONSTANTS.number("CLOSE_ENOUGH")
@@ -278,13 +278,13 @@ def _soft_max(load: FloatArray) -> FloatArray:
 
 def search_simulated(
     pricer: PlanPricer, rules: Rules, standard: Sequence[Plan], *, objective: str = "mean",
-    plans: int = SIMULATED_PLANS, budget_s: float | None = None,
+    plans: int | None = None, budget_s: float | None = None,
 ) -> Found:  # fmt: skip
-    """The best plan of whole tables near the best of ``standard``, each simulated by itself.
+    """The best plan near the best of ``standard``, each simulated by itself.
 
     A stack that treats some rank differently (NVIDIA's example runs the bottom MLP on rank 0 alone) has no
-    common program in which only lookups and exchanges change. So few plans are priced: tables leave the rank
-    whose change helps most until none does.
+    common program in which only lookups and exchanges change. So few plans are priced: whole tables of the
+    busiest ranks change places, and any of their tables the way it is sharded, until nothing helps.
     """
     costs, began, priced = pricer.costs, time.perf_counter(), 0
 
@@ -292,7 +292,7 @@ def search_simulated(
         return time.perf_counter() - began
 
     def over() -> bool:
-        return priced >= plans or (budget_s is not None and seconds() >= budget_s)
+        return priced >= (plans or SIMULATED_PLANS) or (budget_s is not None and seconds() >= budget_s)
 
     def fits(plan: Plan) -> bool:
         return bool((plan.memory_bytes(costs.tables, costs.optimizer) <= rules.memory_bytes).all())
@@ -306,7 +306,7 @@ def search_simulated(
     improved = True
     while improved and not over():
         improved = False
-        for plan in filter(fits, _neighbours(pricer, best)):
+        for plan in filter(fits, _neighbours(pricer, rules, best)):
             if over():
                 break
             us = step_us(plan)
@@ -317,19 +317,45 @@ def search_simulated(
     return Found(best.named("search"), best_us, None, priced, seconds(), fits(best), timed_out)
 
 
-def _neighbours(pricer: PlanPricer, plan: Plan) -> Iterator[Plan]:
-    """One table moved or two swapped, from the ranks with the longest lookups first."""
+def _neighbours(pricer: PlanPricer, rules: Rules, plan: Plan) -> Iterator[Plan]:
+    """A table moved, sharded otherwise, or two swapped, from the ranks with the longest lookups first."""
     loads = pricer.costs.loads([plan])
     busy = (loads.forward_us + loads.backward_us + pricer.exchange_us(loads))[0].mean(axis=0)
     order = np.argsort(-busy, kind="stable").tolist()
     hot, cold = order[: max(len(order) // 4, 1)], order[::-1][: max(len(order) // 2, 1)]
     for source in hot:
-        for shard in plan.on_rank(source):
+        for shard in _whole(plan, source):
             yield from (_moved(plan, {shard.table: target}) for target in cold if target != source)
+    for source in hot:
+        yield from _sharded_otherwise(pricer, rules, plan, source, cold[0])
     for source, target in product(hot, cold):
         if target != source:
-            for mine, theirs in product(plan.on_rank(source), plan.on_rank(target)):
+            for mine, theirs in product(_whole(plan, source), _whole(plan, target)):
                 yield _moved(plan, {mine.table: target, theirs.table: source})
+
+
+def _whole(plan: Plan, rank: int) -> list[Shard]:
+    """Tables that lie on this rank alone."""
+    return [shard for shard in plan.on_rank(rank) if shard.kind == TABLE_WISE]
+
+
+def _sharded_otherwise(
+    pricer: PlanPricer, rules: Rules, plan: Plan, source: int, coldest: int
+) -> Iterator[Plan]:
+    """Each table of a rank spread in the other ways that the rules allow, or brought to one rank."""
+    costs = pricer.costs
+    number = {table.name: i for i, table in enumerate(costs.tables)}
+    for shard in plan.on_rank(source):
+        table = costs.tables[number[shard.table]]
+        whole = Shard(table.name, coldest, (0, table.dim), (0, table.rows))
+        ways = [[whole]] if shard.kind != TABLE_WISE else []
+        ways += [
+            [replace(whole, rank=rank, rows=rows, kind=spread.kind) for rank, rows in holders(costs, spread)]
+            for spread in rules.spreads(costs, number[table.name])
+            if spread.kind != shard.kind
+        ]
+        rest = tuple(s for s in plan.shards if s.table != table.name)
+        yield from (Plan(plan.ranks, (*rest, *shards)) for shards in ways)
 
 
 def _moved(plan: Plan, rank_of: Mapping[str, int]) -> Plan:

@@ -11,7 +11,9 @@ from stepsight.inputs import csv_records, json_of, number, read_text, whole
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.table import Table, check_tables
 
-TORCHREC_DTYPES = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16", "INT8": "int8", "FP8": "fp8"}
+TORCHREC_DTYPES = {
+    "FP32": "fp32", "FP16": "fp16", "BF16": "bf16", "INT8": "int8", "FP8": "fp8", "INT4": "int4",
+}  # fmt: skip
 """TorchRec's ``DataType`` values and what stepsight calls them."""
 _CSV_COLUMNS = ("name", "rows", "dim", "pooling")
 _CSV_OPTIONAL = ("zipf", "dtype", "features")

@@ -21,15 +21,23 @@ Workload = DlrmWorkload | LanguageWorkload
 KINDS = ("dlrm", "transformer")
 
 
-def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
+def load_workload(
+    path: str | Path, overrides: Assignments = (), *, tables: str | Path | None = None
+) -> Workload:
     """Read a workload file or a model's config.json, or take a well-known model by its name; ``overrides``
-    (``key.path=value``) are set before it is checked."""
+    (``key.path=value``) are set before it is checked. ``tables``: a file with a DLRM's tables instead of its
+    own."""
     if is_name(path):
         return load_model(str(path), overrides)
     if Path(path).suffix == ".py":
         fix = f"capture it: stepsight capture {path} -p PLATFORM"
         raise InputError(str(path), "is a script, not a description of a model", fix)
-    return changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
+    document = read_config(path) if is_config(path) else read_toml(path)
+    if tables is not None:
+        if document.get("kind") != "dlrm":
+            raise InputError(str(path), "is not a DLRM", "only those have embedding tables")
+        document["tables"] = {"file": str(tables)}
+    return changed(document, overrides, str(path))
 
 
 def load_model(name: str, overrides: Assignments = ()) -> Workload:

@@ -17,8 +17,7 @@ from stepsight.program.job import Job, Op, RankProgram
 from stepsight.program.setup import Setup
 from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
-from stepsight.tables.sharders import SHARDERS
-from stepsight.tables.table import Table, check_tables
+from stepsight.tables.table import Table
 from stepsight.terminal import counted
 from stepsight.workload.described import Described
 from stepsight.workload.dlrm import embeddings, exchange, torchrec, torchrec_cpu
@@ -72,12 +71,6 @@ class DlrmWorkload(Described[DlrmConfig]):
         """The same model with its tables elsewhere."""
         plan.check(self.config.tables)
         return DlrmWorkload(replace(self.config, plan=plan))
-
-    def with_tables(self, tables: Sequence[Table]) -> DlrmWorkload:
-        """The same with these tables, placed by the usual sharder until a better plan is known."""
-        check_tables(tables)
-        plan = SHARDERS["size_lookup_greedy"](tables, self.ranks)
-        return DlrmWorkload(replace(self.config, tables=tuple(tables), plan=plan))
 
     def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
         """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""

@@ -13,6 +13,7 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.errors import InputError
 from stepsight.records import nearest
 from stepsight.tables.bags import spread_of
+from stepsight.tables.files import read_tables
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.indices.index_files import open_index_file
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, SCATTERED, SORTED
@@ -138,7 +139,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         raise training_fields.fail("loader", f"has no effect on stack = {stack!r}", "leave it out")
     loader = training_fields.choice("loader", LOADERS, "memory")
     training = Training.read(training_fields, LOSSES, "sgd", 0.0, _WITHOUT_EFFECT)
-    tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry, source))
+    tables = _all_tables(fields, source)
     _name_apart(tables, source)
     ranks = parallel.integer("ranks", _planned_ranks(parallel, source))
     batch = fields.integer("batch")
@@ -249,6 +250,16 @@ def _sparse_optimizer(given: str, training: Training, source: str) -> str:
                              nearest(given, SPARSE_OPTIMIZERS))  # fmt: skip
         return given
     return {"adamw": "adam", "none": "none"}.get(training.optimizer, training.optimizer)
+
+
+def _all_tables(fields: Fields, source: str) -> tuple[Table, ...]:
+    """Those that the file lists, or those of another file: ``tables = { file = "tables.csv" }``."""
+    if isinstance(fields.values.get("tables"), Mapping):
+        named = fields.section("tables")
+        path = _next_to(source, str(named.anything("file", "")))
+        named.finish()
+        return read_tables(path)
+    return tuple(table for entry in fields.sections("tables") for table in _tables(entry, source))
 
 
 def _tables(entry: Fields, source: str) -> list[Table]:
