@@ -30,8 +30,9 @@ class Block:
     """One residual block with the messages of each pass; ``again``: what selective recomputation repeats;
     ``selected_bytes``: what torch's selective checkpointing keeps of it (every other product's output, and
     what attention and exchanges gave: torchtitan's default policy);
-    ``more_launches``: forward and backward, where each expert is launched by itself. ``modules``: what
-    Megatron's selective recomputation may run again, by its names."""
+    ``more_launches``: forward and backward, what the host launches beyond one of each. ``modules``: what
+    Megatron's selective recomputation may run again, by its names. ``waits``: how often the host waits for
+    the device in a forward pass: token counts, which size exchanges and GEMMs, are copied to it."""
 
     both: ForwardBackward
     forward: list[Message]
@@ -40,6 +41,7 @@ class Block:
     selected_bytes: float
     more_launches: tuple[int, int] = (0, 0)
     modules: dict[str, Module] = field(default_factory=dict)
+    waits: int = 0
 
 
 def shared_over(c: LanguageConfig) -> int:

@@ -11,6 +11,7 @@ from stepsight.overheads.frameworks import MICRO_BATCH, STEP, extra_us
 from stepsight.program.job import COMPUTE, HOST, Collective, Copies, Kernel, Op, Wait
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.cut import tensors_between
+from stepsight.workload.llm.launches import AFTER_WAIT
 from stepsight.workload.llm.stages import Run
 from stepsight.workload.llm.work import Message, Pass, condensed
 
@@ -90,7 +91,14 @@ class Blocks:
                 concurrent = Counter(message.concurrent)
                 ops.append(self.compute({k: n * count for k, n in concurrent.items()}, phase, label))
             ops.append(self.join(message.axis, phase))
-        return ops
+        return ops + self._host_waits(work.host_waits, phase)
+
+    def _host_waits(self, waits: int, phase: str) -> list[Op]:
+        """The host has waited for the device in every layer, so that it is never ahead of it, and the device
+        for the host's next launches; a captured pass reads nothing."""
+        if not waits or self.c.training.cuda_graphs:
+            return []
+        return [self.op("token counts", phase, launches=waits * AFTER_WAIT, waits=(Wait(HOST, COMPUTE),))]
 
     def _message(self, m: Message, count: int, phase: str) -> Op:
         collective = self.collective(m.axis, m.kind, m.bytes, count=count, dtype=m.dtype, copies=m.copies)

@@ -211,6 +211,7 @@ class _Stage:
             self.ops += self.blocks.next_micro_batch()
         runs = work.forward if item.kind == "F" else work.backward
         phase = "forward" if item.kind == "F" else "backward"
+        self.ops += self._put_together(item, phase)
         s = self.c.layout
         if item.kind == "W" and self._unsplit:
             return
@@ -225,6 +226,21 @@ class _Stage:
             self._reduced(runs, phase, item)
         else:
             self._compute(self._merged(item, runs), phase, phase, item)
+
+    @property
+    def _message_bytes(self) -> float:
+        """One tensor between two stages."""
+        return float(dtype_bytes(self.c.training.dtype) * self.c.tokens * self.c.model.hidden)
+
+    def _put_together(self, item: Item, phase: str) -> list[Op]:
+        """What a stage received in parts, one on each tensor rank."""
+        s, end = self.c.layout, 0 if item.kind == "F" else len(self.works) - 1
+        scattered = self.c.framework.scatters_messages and not s.sequence_parallel and s.tensor > 1
+        if not scattered or item.kind == "W" or item.piece == end:
+            return []
+        gather = self.blocks.collective("tensor", "all_gather", self._message_bytes)
+        op = self.blocks.op("c10d::all_gather", phase, collective=gather, launches=1, label="pipeline")
+        return [op, self.blocks.join("tensor", phase)]
 
     def _compute(self, work: Pass, phase: str, label: str, item: Item) -> None:
         """A pass of a micro-batch, overlapped with another one except where the pipeline fills or drains."""
@@ -287,8 +303,8 @@ class _Stage:
             self.arrived.add(message.item)
         key = (way, message.source, sends)
         if key not in self.made.transfers:
-            bytes_ = float(dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden)
-            if c.layout.sequence_parallel:
+            bytes_ = self._message_bytes
+            if c.layout.sequence_parallel or c.framework.scatters_messages:
                 bytes_ /= c.layout.tensor
             bytes_ *= self.blocks.tensors[message.source if way == "forward" else message.target]
             stride = c.layout.stride("pipeline")
@@ -320,4 +336,5 @@ def split_pass(work: Pass, *, weights: bool) -> Pass:
     half = work.more_launches // 2
     if weights:
         return Pass(+later, Counter(), work.kept_bytes, half)
-    return Pass(work.kernels - later, work.messages, work.kept_bytes, work.more_launches - half)
+    rest = work.kernels - later
+    return Pass(rest, work.messages, work.kept_bytes, work.more_launches - half, work.host_waits)

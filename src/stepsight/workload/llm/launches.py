@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepsight.overheads.frameworks import REFERENCE_US, profile_of
 from stepsight.workload.llm.config import LanguageConfig
 
 
@@ -56,6 +57,44 @@ Chosen; no run is recorded for it."""
 TANH_FAMILIES = ("gpt", "gpt2")
 MERGED_QKV = ("gpt", "gpt2", "mpt", "megatron")
 """Families whose code has one projection for queries, keys and values."""
+
+
+ROUTER = More(38, 24)
+"""Small operators of Megatron-Core's router (core_r0.12, moe/router.py, moe_utils.py) besides its GEMM, softmax
+and top-k: casts to fp32 and back, probabilities and map of the chosen experts (zeros, scatter, bool), the
+auxiliary loss (scores, their top-k and map, sums, product, scale) and its log."""
+DISPATCHER = More(34, 16)
+"""Small operators of its token dispatcher (moe/token_dispatcher.py): tokens counted by expert and rank (sums,
+slices, an all_gather), four copies to the host, indices of the permutation, the probabilities' own exchange,
+what adds up a token's results."""
+FUSED_ROUTING = More(24, 12)
+"""The same where router and permutation are fused (Transformer Engine's fused_topk_with_score_function and
+moe_permute): what is left are the counts and their copies."""
+LATENT_ROTARY = More(40, 30)
+"""Unfused rotary positions of queries and of the shared key in multi-latent attention: cosines, sines, halves
+interleaved, rotated and joined, keys expanded and joined with their other part."""
+AFTER_WAIT = 2
+"""Launches until the device has work again after the host waited for token counts."""
+
+
+def expert_launches(c: LanguageConfig) -> More:
+    """What the host does for a layer of experts beyond one launch per kernel.
+
+    Small operators cost the host T1 to T4 of one, modules of the profile more.
+    """
+    if c.framework.plain or c.training.compiled or c.training.fused_experts:
+        return More()
+    more = FUSED_ROUTING if c.framework.fused_routing else ROUTER + DISPATCHER
+    return as_launches(c, more + LATENT_ROTARY if c.model.latent else more)
+
+
+def as_launches(c: LanguageConfig, operators: More) -> More:
+    """Small operators as launches of the framework's profile, by what they cost the host."""
+    profile = profile_of(c.host_profile)
+    return More(
+        round(operators.forward * min(1.0, REFERENCE_US / profile.forward_us)),
+        round(operators.backward * min(1.0, REFERENCE_US / profile.backward_us)),
+    )
 
 
 def writes_out_gelu(c: LanguageConfig) -> bool:

@@ -79,7 +79,9 @@ def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str, only: 
     forward, backward = Pass(), Pass()
     again: Counter[Kernel] = Counter()
     for part in parts:
-        forward += Pass.of(part.both.forward, part.forward, part.both.kept_bytes, part.more_launches[0])
+        forward += Pass.of(
+            part.both.forward, part.forward, part.both.kept_bytes, part.more_launches[0], part.waits
+        )
         backward += Pass.of(part.both.backward, part.backward, 0.0, part.more_launches[1])
         again.update(part.again)
     more = plain_launches(c)
@@ -175,7 +177,10 @@ def _modules_again(
     """Megatron's selective recomputation: the named modules are run again, and what they made is not kept."""
     named = [b.modules[m] for b in parts for m in c.training.recompute_modules if m in b.modules]
     kept = max(0.0, forward.kept_bytes - sum(one.bytes for one in named))
-    again = Pass.of([k for one in named for k in one.kernels], [m for one in named for m in one.messages])
+    waits = sum(b.waits for b in parts) if "moe" in c.training.recompute_modules else 0
+    again = Pass.of(
+        [k for one in named for k in one.kernels], [m for one in named for m in one.messages], host_waits=waits
+    )
     return replace(forward, kept_bytes=kept), backward + again
 
 
@@ -196,7 +201,7 @@ def without_weights(work: Pass) -> Pass:
     messages: Counter[Message] = Counter()
     for message, n in work.messages.items():
         messages[replace(message, concurrent=tuple(k for k in message.concurrent if k in kernels))] += n
-    return Pass(kernels, messages, work.kept_bytes, work.more_launches)
+    return Pass(kernels, messages, work.kept_bytes, work.more_launches, work.host_waits)
 
 
 def _inside(c: LanguageConfig) -> float:

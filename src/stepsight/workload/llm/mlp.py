@@ -19,7 +19,7 @@ from stepsight.workload.llm.block import (
     stream_dtype,
 )
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.launches import writes_out_gelu
+from stepsight.workload.llm.launches import expert_launches, writes_out_gelu
 from stepsight.workload.llm.messages import products, tensor_messages
 from stepsight.workload.llm.model import Experts
 from stepsight.workload.llm.operators import ForwardBackward
@@ -164,10 +164,11 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         forward, backward = [*forward, *shared.forward], [*backward, *shared.backward]
     else:
         both += ops.residual(dtype, own * m.hidden, 0.0, fused=True)
-    more = (0, 0)
+    host = expert_launches(c)
+    more = host.forward, host.backward
     if c.training.quantised and not _grouped(c):
-        more = 2 * local * SCALE_LAUNCHES, 4 * local * SCALE_LAUNCHES
-    return Block(both, forward, backward, again, selected, more, modules)
+        more = more[0] + 2 * local * SCALE_LAUNCHES, more[1] + 4 * local * SCALE_LAUNCHES
+    return Block(both, forward, backward, again, selected, more, modules, waits=0 if x.capacity_factor else 1)
 
 
 def _grouped(c: LanguageConfig) -> bool:

@@ -62,13 +62,16 @@ class Framework:
     in the allocator until the communication stream has passed it; a host that runs ahead queues several.
     ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
-    ``message_launches``: host work of a message between stages, in launches.
+    ``message_launches``: host work of a message between stages, in launches. ``scatters_messages``: without
+    sequence parallelism each tensor rank sends its part of a message, and the receivers gather it (Megatron's
+    scatter_gather_tensors_in_pipeline, DeepSpeed's is_pipe_partitioned).
     ``selects_products``: selective recomputation is torch's, which keeps what GEMMs and attention give;
     without it, Megatron's, which drops what lies inside attention.
     ``cuts_products``: asynchronous tensor parallelism splits GEMMs to overlap them with communication.
     ``stages_by_cost``: layers are spread over the stages of a pipeline by cost, not by number.
     ``weights_inside_experts``: the router's weights are applied before an expert's last product, whose output
     then need not be kept.
+    ``fused_routing``: the router's and the permutation's small operators are fused.
     ``grouped_experts``: one grouped GEMM for all experts of a rank, instead of one each.
     ``plain``: modules as PyTorch runs them, every operator a launch of its own (`launches`).
     ``host_profile``: whose host work a launch costs (`stepsight.overheads.frameworks`).
@@ -94,12 +97,14 @@ class Framework:
     pads_vocab: bool = False
     pads_whole_vocab: bool = True
     message_launches: int = 2
+    scatters_messages: bool = False
     gathers_pile_up: bool = False
     sharded_loss: bool = False
     gathers_logits: bool = False
     selects_products: bool = True
     cuts_products: bool = True
     grouped_experts: bool = True
+    fused_routing: bool = False
     stages_by_cost: bool = False
     weights_inside_experts: bool = False
     plain: bool = False

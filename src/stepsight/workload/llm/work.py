@@ -39,13 +39,15 @@ class Message:
 class Pass:
     """Kernels and messages by count, and the bytes kept for the backward pass.
 
-    ``more_launches``: what the host launches beyond one of each, where a kernel here stands for several.
+    ``more_launches``: what the host launches beyond one of each, where a kernel here stands for several;
+    ``host_waits``: how often the host waits for the device, to read what decides the next launches.
     """
 
     kernels: Counter[Kernel] = field(default_factory=Counter)
     messages: Counter[Message] = field(default_factory=Counter)
     kept_bytes: float = 0.0
     more_launches: int = 0
+    host_waits: int = 0
 
     @classmethod
     def of(
@@ -54,8 +56,9 @@ class Pass:
         messages: Iterable[Message] = (),
         kept_bytes: float = 0.0,
         more_launches: int = 0,
+        host_waits: int = 0,
     ) -> Pass:
-        return cls(Counter(kernels), Counter(messages), kept_bytes, more_launches)
+        return cls(Counter(kernels), Counter(messages), kept_bytes, more_launches, host_waits)
 
     def __add__(self, other: Pass) -> Pass:
         return Pass(
@@ -63,6 +66,7 @@ class Pass:
             _added(self.messages, other.messages),
             self.kept_bytes + other.kept_bytes,
             self.more_launches + other.more_launches,
+            self.host_waits + other.host_waits,
         )
 
     def times(self, n: int) -> Pass:
@@ -74,6 +78,7 @@ class Pass:
             Counter({m: c * n for m, c in self.messages.items()}),
             self.kept_bytes * n,
             self.more_launches * n,
+            self.host_waits * n,
         )
 
     def without_overlap(self) -> Pass:
