@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig, read_language
 from stepsight.workload.llm.layer import layer_work
 
@@ -44,3 +45,18 @@ def test_sums_that_nothing_runs_beside() -> None:
 def test_kept_inputs_are_not_gathered_again(framework: str, gathers: int) -> None:
     kinds, _ = sums(config(framework, sequence_parallel=True))
     assert kinds == Counter(all_gather=gathers, reduce_scatter=2)
+
+
+@pytest.mark.parametrize(("framework", "parts"), [("megatron", 4), ("internevo", 1)])
+def test_tensor_ranks_send_their_part_of_a_message_between_stages_and_gather_it(
+    framework: str, parts: int
+) -> None:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096,
+        "vocab": 8192, "sequence": 1024, "global_batch": 16, "training": {"framework": framework},
+        "parallel": {"tensor": 4, "pipeline": 2, "sequence_parallel": False, "micro_batch": 1, "zero": 0},
+    }  # fmt: skip
+    ops = build(read_language(document, "test")).programs[1].ops
+    found = [op.collective for op in ops if op.label == "pipeline" and op.collective]
+    assert {c.bytes for c in found if c.kind == "send_recv"} == {2 * 1024 * 1024 / parts}
+    assert {c.bytes for c in found if c.kind == "all_gather"} == ({2 * 1024 * 1024} if parts > 1 else set())

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from stepsight.errors import InputError
+from stepsight.program.job import COMPUTE, HOST, Op, Wait
+from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig, read_language
 from stepsight.workload.llm.layer import layer_work
 
@@ -57,3 +59,40 @@ def test_a_capacity_factor_pads_or_drops_tokens() -> None:
     assert padded == pytest.approx(product_flops({"imbalance": 1.5}, **spread))
     with pytest.raises(InputError, match="imbalance"):
         config({"capacity_factor": 1.5, "imbalance": 1.2})
+
+
+def waits_for_counts(c: LanguageConfig) -> list[Op]:
+    """Where the host waits for the device inside the passes of a step."""
+    passes = [op for op in build(c).programs[0].ops if op.phase in ("forward", "backward")]
+    return [op for op in passes if Wait(HOST, COMPUTE) in op.waits]
+
+
+def megatron(moe: dict[str, Any] | None = None, **training: Any) -> LanguageConfig:
+    document = {
+        "kind": "transformer", "family": "mixtral", "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096,
+        "vocab": 8192, "sequence": 1024, "global_batch": 8,
+        "moe": {"experts": 8, "active": 2, "ffn": 2048, **(moe or {})},
+        "training": {"recipe": "megatron-2025", **training},
+        "parallel": {"micro_batch": 1, "data": 8, "expert": 4},
+    }  # fmt: skip
+    return read_language(document, "test")
+
+
+def test_the_host_waits_for_token_counts_once_a_forward_pass_of_a_layer() -> None:
+    assert layer_work(megatron(), experts=True).forward.host_waits == 1
+    assert layer_work(megatron(), experts=True).backward.host_waits == 0
+    assert layer_work(megatron(recompute="full"), experts=True).backward.host_waits == 1
+    assert waits_for_counts(megatron())
+
+
+def test_neither_graphs_nor_experts_of_a_fixed_size_wait_for_token_counts() -> None:
+    assert not waits_for_counts(megatron(cuda_graphs=True))
+    assert layer_work(megatron({"capacity_factor": 1.0}), experts=True).forward.host_waits == 0
+
+
+def test_fused_routing_launches_less() -> None:
+    fused, unfused = megatron(recipe="nemo-2025"), megatron()
+    assert (
+        layer_work(fused, experts=True).forward.more_launches
+        < layer_work(unfused, experts=True).forward.more_launches
+    )

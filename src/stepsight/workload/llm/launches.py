@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepsight.overheads.frameworks import REFERENCE_US, profile_of
+from stepsight.constants import area
+from stepsight.overheads.frameworks import profile_of
 from stepsight.workload.llm.config import LanguageConfig
+
+OVERHEADS = area("overheads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ MERGED_QKV = ("gpt", "gpt2", "mpt", "megatron")
 
 
 ROUTER = More(38, 24)
-"""Small operators of Megatron-Core's router (core_r0.12, moe/router.py, moe_utils.py) besides its GEMM, softmax
+"""Small operators of Megatron-Core's router (core_r0.12, moe/router.py) besides its GEMM, softmax
 and top-k: casts to fp32 and back, probabilities and map of the chosen experts (zeros, scatter, bool), the
 auxiliary loss (scores, their top-k and map, sums, product, scale) and its log."""
 DISPATCHER = More(34, 16)
@@ -92,8 +95,8 @@ def as_launches(c: LanguageConfig, operators: More) -> More:
     """Small operators as launches of the framework's profile, by what they cost the host."""
     profile = profile_of(c.host_profile)
     return More(
-        round(operators.forward * min(1.0, REFERENCE_US / profile.forward_us)),
-        round(operators.backward * min(1.0, REFERENCE_US / profile.backward_us)),
+        round(operators.forward * min(1.0, OVERHEADS.REFERENCE_US / profile.forward_us)),
+        round(operators.backward * min(1.0, OVERHEADS.REFERENCE_US / profile.backward_us)),
     )
 
 

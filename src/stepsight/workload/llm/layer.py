@@ -179,7 +179,9 @@ def _modules_again(
     kept = max(0.0, forward.kept_bytes - sum(one.bytes for one in named))
     waits = sum(b.waits for b in parts) if "moe" in c.training.recompute_modules else 0
     again = Pass.of(
-        [k for one in named for k in one.kernels], [m for one in named for m in one.messages], host_waits=waits
+        [k for one in named for k in one.kernels],
+        [m for one in named for m in one.messages],
+        host_waits=waits,
     )
     return replace(forward, kept_bytes=kept), backward + again
 
