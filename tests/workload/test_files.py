@@ -57,8 +57,10 @@ def test_a_known_model_is_read_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("parallel.rank=4", r"\[parallel\]: rank: unknown field; did you mean 'ranks'"),
-        ("dense.featuers=1", r"\[dense\]: featuers: unknown field; did you mean 'features'"),
+        ("rank=4", r"rank: unknown field; did you mean parallel.ranks"),
+        ("precison=bf16", r"precison: unknown field; did you mean training.precision"),
+        ("parallel.rank=4", r"\[parallel\]: rank: unknown field; did you mean parallel.ranks"),
+        ("dense.featuers=1", r"\[dense\]: featuers: unknown field; did you mean dense.features"),
         ("tables.0.rows=-5", r"tables\[0\]: rows: is -5; must be at least 1"),
         (
             "tables.0.dim=128 B",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +176,10 @@ def _collective_times(
     if as_json:
         click.echo(to_json(rows if len(rows) > 1 else rows[0]))
     else:
-        _print_collectives(rows)
+        _print_collectives(rows, platform.notes)
 
 
-def _print_collectives(rows: list[dict[str, Any]]) -> None:
+def _print_collectives(rows: list[dict[str, Any]], of_platform: Sequence[str]) -> None:
     from stepsight.terminal import listing, terminal
 
     notes = list(dict.fromkeys(row["note"] for row in rows if row["note"]))
@@ -193,6 +194,8 @@ def _print_collectives(rows: list[dict[str, Any]]) -> None:
     console.print(listing(("bytes", "time µs", "from – to", "busbw GB/s", "source"), shown, left=("source",)))
     for number, note in enumerate(notes, start=1):
         console.print(f"[{number}] {note}")
+    for note in of_platform:
+        console.print(f"note: {note}")
 
 
 def _import_benchmark(

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.inputs import check_limit, limit, number
-from stepsight.records import nearest
+from stepsight.records import closest, nearest
 
 LIMIT_OF = {
     "layers": "LAYERS", "mtp_layers": "LAYERS", "count": "TABLES",
@@ -169,14 +169,19 @@ class Fields:
     def finish(self, others: Mapping[str, Fields] | None = None) -> None:
         """Everything in the table must have been asked for; ``others``: sections that the field may belong
         to."""
+        paths = {
+            key: f"{section}.{key}" if section else key
+            for section, fields in (others or {}).items()
+            for key in fields._known
+        }
+        fields_of_all = set(paths.values())
+        others_words = {**OTHER_WORDS, **ALIASES}
+        words = {k: v for k, v in others_words.items() if v.partition("=")[0] in fields_of_all} | paths
         for key in self.values:
             if key in self._known:
                 continue
-            for section, fields in (others or {}).items():
-                path = f"{section}.{key}" if section else key
-                if key in fields._known:
-                    raise self.fail(key, "unknown field here", f"did you mean {path}?")
-            meant = OTHER_WORDS.get(key) if others else None
-            raise self.fail(
-                key, "unknown field", f"did you mean {meant}?" if meant else nearest(key, self._known)
-            )
+            if key in paths:
+                raise self.fail(key, "unknown field here", f"did you mean {paths[key]}?")
+            meant = words.get(key) or words.get(closest(key, words) or "")
+            known = fields_of_all or self._known
+            raise self.fail(key, "unknown field", f"did you mean {meant}?" if meant else nearest(key, known))

@@ -177,8 +177,9 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         loader=loader,
         source=source,
     )
-    for section in (dense, parallel, fields):
-        section.finish()
+    sections = {"training": training_fields, "parallel": parallel, "dense": dense, "": fields}
+    for section in sections.values():
+        section.finish(sections)
     if not tables and config.interaction != "cat":
         raise InputError(source, "a DLRM without tables has nothing to interact", "add [[tables]]")
     if training.cuda_graph:

@@ -272,7 +272,7 @@ def _differences(section: str, fields: Fields) -> list[str]:
     return [
         f"{section}.{key}={value}"
         for key, value in fields.values.items()
-        if key in fields.defaults and value != fields.defaults[key]
+        if key in fields.defaults and (3 if value == "fsdp" else value) != fields.defaults[key]
     ]
 
 
