@@ -24,7 +24,6 @@ GPUS = {"A100-SXM4-80GB": "A100-SXM4-80G", "H100": "H100-SXM-80G", "B200": "B200
         "RTX 3090": "RTX-3090", "RTX 4090": "RTX-4090"}  # fmt: skip
 WITH_FORWARD = frozenset({"megatron_swiglu"})
 """Operators whose backward readings hold the forward, too: both readings are equal."""
-EAGER, FUSED = "eager", "fused"
 Passes = tuple[list[Kernel], list[Kernel]]
 Sizes = Mapping[str, float]
 
@@ -81,87 +80,87 @@ def _row(record: Mapping[str, str]) -> tuple[Row | None, str]:
     return Row(name, provider, mode, gpu, time_us, tuple(asked)), ""
 
 
-def stream(name: str, dtype: str, n: float, reads: float, writes: float, *, indexed: bool = False) -> Kernel:
-    """An element-wise kernel that reads and writes that many bytes per element."""
-    return Kernel.of("elementwise", dtype, operator=name, elements=n, read_bytes=reads * n,
-                     write_bytes=writes * n, indexed=float(indexed))  # fmt: skip
+def streams(dtype: str, n: float, *kernels: tuple[str, float, float]) -> list[Kernel]:
+    """Element-wise kernels over ``n`` elements: operator, bytes read and written per element. A star behind
+    the operator: operands are broadcast or strided."""
+    return [
+        Kernel.of(
+            "elementwise", dtype, operator=name.rstrip("*"), elements=n, read_bytes=reads * n,
+            write_bytes=writes * n, indexed=float(name.endswith("*")),
+        )
+        for name, reads, writes in kernels
+    ]  # fmt: skip
 
 
 def matrix(family: str, dtype: str, rows: float, cols: float, operator: str = "") -> Kernel:
     return Kernel.of(family, dtype, operator=operator, rows=rows, cols=cols)
 
 
-def accumulate(dtype: str, n: float) -> Kernel:
+def accumulate(dtype: str, n: float) -> list[Kernel]:
     """A leaf's gradient is added to that of the repetition before."""
     e = dtype_bytes(dtype)
-    return stream("add", dtype, n, 2 * e, e)
+    return streams(dtype, n, ("add", 2 * e, e))
 
 
-def _by(provider: str) -> str:
-    return EAGER if provider in ("huggingface", "torch", "megatron-unfused") else FUSED
+def _eager(provider: str) -> bool:
+    return provider in ("huggingface", "torch", "megatron-unfused")
+
+
+def _log_softmax_loss(dtype: str, n: float, v: float) -> Passes:
+    """log_softmax and nll_loss as torch runs them."""
+    return (
+        [matrix("softmax", dtype, n, v, "log_softmax"), matrix("nll_loss", dtype, n, v)],
+        [matrix("nll_loss_backward", dtype, n, v),
+         matrix("softmax_backward", dtype, n, v, "_log_softmax_backward_data")],
+    )  # fmt: skip
 
 
 def cross_entropy(s: Sizes, _: str, provider: str) -> Passes | None:
-    """fp32 logits; torch: log_softmax and nll_loss. Fused: one pass for the sum, one writes the gradient."""
+    """fp32 logits. Fused: one pass for the sum, one writes the gradient."""
     n, v = s["B"] * s["T"], s["V"]
-    if _by(provider) == EAGER:
-        forward = [matrix("softmax", "fp32", n, v, "log_softmax"), matrix("nll_loss", "fp32", n, v)]
-        backward = [matrix("nll_loss_backward", "fp32", n, v),
-                    matrix("softmax_backward", "fp32", n, v, "_log_softmax_backward_data")]  # fmt: skip
-        return forward, backward
-    return [stream("loss", "fp32", n * v, 8, 4)], [stream("copy", "fp32", n * v, 4, 4)]
+    if _eager(provider):
+        return _log_softmax_loss("fp32", n, v)
+    return streams("fp32", n * v, ("loss", 8, 4)), streams("fp32", n * v, ("copy", 4, 4))
 
 
 def megatron_cross_entropy(s: Sizes, _: str, provider: str) -> Passes | None:
     if provider != "liger":
         return None
     n = s["S"] * s["B"] * s["V"]
-    both = [stream("loss", "fp32", n, 8, 4), stream("mul", "fp32", n, 4, 4)]
-    return [stream("loss", "fp32", n, 8, 0)], both
+    return streams("fp32", n, ("loss", 8, 0)), streams("fp32", n, ("loss", 8, 4), ("mul", 4, 4))
 
 
 def layer_norm(s: Sizes, dtype: str, provider: str) -> Passes | None:
-    rows, cols = s["M"], s["N"]
-    if _by(provider) == EAGER:
-        forward = [matrix("layer_norm", dtype, rows, cols)]
-        backward = [
-            matrix("layer_norm_backward", dtype, rows, cols),
-            matrix("layer_norm_weights", dtype, rows, cols),
-        ]
-        return forward, backward
-    e = dtype_bytes(dtype)
-    return (
-        [stream("triton_per_norm", dtype, rows * cols, e, e)],
-        [stream("triton_per_norm", dtype, rows * cols, 2 * e, e), accumulate(dtype, rows * cols)],
-    )
+    rows, cols, e = s["M"], s["N"], dtype_bytes(dtype)
+    if _eager(provider):
+        backward = [matrix(f"layer_norm_{part}", dtype, rows, cols) for part in ("backward", "weights")]
+        return [matrix("layer_norm", dtype, rows, cols)], backward
+    n = rows * cols
+    backward = [*streams(dtype, n, ("triton_per_norm", 2 * e, e)), *accumulate(dtype, n)]
+    return streams(dtype, n, ("triton_per_norm", e, e)), backward
 
 
-def _rms_eager(n: float, dtype: str, rows: float, cols: float) -> Passes:
+def _rms_eager(dtype: str, rows: float, cols: float) -> Passes:
     """Llama's module as transformers writes it out."""
-    e = dtype_bytes(dtype)
-    to_fp32 = [stream("cast", dtype, n, e, 4)] if e < 4 else []
-    to_half = [stream("cast", "fp32", n, 4, e)] if e < 4 else []
+    n, e = rows * cols, dtype_bytes(dtype)
+    to_fp32 = streams(dtype, n, ("cast", e, 4)) if e < 4 else []
+    to_half = streams("fp32", n, ("cast", 4, e)) if e < 4 else []
     forward = [
         *to_fp32,
-        stream("pow", "fp32", n, 4, 4),
+        *streams("fp32", n, ("pow", 4, 4)),
         matrix("reduce", "fp32", rows, cols, "mean"),
-        stream("mul", "fp32", n, 4, 4, indexed=True),
+        *streams("fp32", n, ("mul*", 4, 4)),
         *to_half,
-        stream("mul", dtype, n, e, e, indexed=True),
+        *streams(dtype, n, ("mul*", e, e)),
     ]
     backward = [
-        stream("mul", dtype, n, 2 * e, e),
+        *streams(dtype, n, ("mul", 2 * e, e)),
         matrix("reduce", dtype, cols, rows, "sum"),
-        stream("mul", dtype, n, e, e, indexed=True),
+        *streams(dtype, n, ("mul*", e, e)),
         *to_fp32,
-        stream("mul", "fp32", n, 4, 4, indexed=True),
-        stream("mul", "fp32", n, 8, 4),
+        *streams("fp32", n, ("mul*", 4, 4), ("mul", 8, 4)),
         matrix("reduce", "fp32", rows, cols, "sum"),
-        stream("div", "fp32", n, 0, 4, indexed=True),
-        stream("pow", "fp32", n, 4, 4),
-        stream("mul", "fp32", n, 4, 4),
-        stream("mul", "fp32", n, 8, 4),
-        stream("add", "fp32", n, 8, 4),
+        *streams("fp32", n, ("div*", 0, 4), ("pow", 4, 4), ("mul", 4, 4), ("mul", 8, 4), ("add", 8, 4)),
         *to_half,
     ]
     return forward, backward
@@ -169,90 +168,76 @@ def _rms_eager(n: float, dtype: str, rows: float, cols: float) -> Passes:
 
 def rms_norm(s: Sizes, dtype: str, provider: str) -> Passes | None:
     rows, cols = s["M"], s["H"]
-    if _by(provider) == EAGER:
-        return _rms_eager(rows * cols, dtype, rows, cols)
-    return (
-        [matrix("rms_norm", dtype, rows, cols)],
-        [matrix("rms_norm_backward", dtype, rows, cols), accumulate(dtype, rows * cols)],
-    )
+    if _eager(provider):
+        return _rms_eager(dtype, rows, cols)
+    backward = [matrix("rms_norm_backward", dtype, rows, cols), *accumulate(dtype, rows * cols)]
+    return [matrix("rms_norm", dtype, rows, cols)], backward
 
 
 def fused_add_rms_norm(s: Sizes, dtype: str, provider: str) -> Passes | None:
     rows, cols = s["M"], s["H"]
     n, e = rows * cols, dtype_bytes(dtype)
-    added = stream("add", dtype, n, 2 * e, e)
-    if _by(provider) == EAGER:
-        forward, backward = _rms_eager(n, dtype, rows, cols)
-        return [added, *forward], [*backward, added, added]
+    added, back = streams(dtype, n, ("add", 2 * e, e)), matrix("rms_norm_backward", dtype, rows, cols)
+    if _eager(provider):
+        forward, backward = _rms_eager(dtype, rows, cols)
+        return [*added, *forward], [*backward, *added * 2]
     if provider == "liger_rms_norm":
-        return (
-            [added, matrix("rms_norm", dtype, rows, cols)],
-            [matrix("rms_norm_backward", dtype, rows, cols), added, added, added],
-        )
-    return [stream("triton_per_norm", dtype, n, 2 * e, 2 * e)], [
-        matrix("rms_norm_backward", dtype, rows, cols)
-    ]
+        return [*added, matrix("rms_norm", dtype, rows, cols)], [back, *added * 3]
+    return streams(dtype, n, ("triton_per_norm", 2 * e, 2 * e)), [back]
 
 
 def megatron_rms_norm(s: Sizes, dtype: str, provider: str) -> Passes | None:
     rows, cols = s["S"] * s["B"], s["H"]
     if provider == "liger":
         return [matrix("rms_norm", dtype, rows, cols)], [matrix("rms_norm_backward", dtype, rows, cols)]
-    return (
-        [matrix("layer_norm", dtype, rows, cols)],
-        [
-            matrix("layer_norm_backward", dtype, rows, cols),
-            matrix("layer_norm_weights", dtype, rows, cols),
-            accumulate(dtype, rows * cols),
-        ],
-    )
+    backward = [matrix(f"layer_norm_{part}", dtype, rows, cols) for part in ("backward", "weights")]
+    return [matrix("layer_norm", dtype, rows, cols)], [*backward, *accumulate(dtype, rows * cols)]
 
 
 def relu_squared(s: Sizes, dtype: str, provider: str) -> Passes | None:
     n, e = s["M"] * s["N"], dtype_bytes(dtype)
-    if _by(provider) == EAGER:
-        one = stream("relu", dtype, n, e, e)
-        return [one, one], [
-            stream("mul", dtype, n, e, e),
-            stream("mul", dtype, n, 2 * e, e),
-            stream("threshold_backward", dtype, n, 2 * e, e),
-        ]
-    return [stream("triton_poi", dtype, n, e, e)], [stream("triton_poi", dtype, n, 2 * e, e)]
+    if _eager(provider):
+        backward = streams(dtype, n, ("mul", e, e), ("mul", 2 * e, e), ("threshold_backward", 2 * e, e))
+        return streams(dtype, n, ("relu", e, e), ("relu", e, e)), backward
+    return streams(dtype, n, ("triton_poi", e, e)), streams(dtype, n, ("triton_poi", 2 * e, e))
+
+
+def _joined(dtype: str, bytes_: float) -> Kernel:
+    return Kernel.of("concat", dtype, read_bytes=bytes_, write_bytes=bytes_, inputs=2)
 
 
 def megatron_swiglu(s: Sizes, dtype: str, provider: str) -> Passes | None:
     """The two halves lie in one tensor; ``ffn_local`` is the width of each."""
     n, e = s["S"] * s["B"] * s["ffn_local"], dtype_bytes(dtype)
     if provider == "torch":
-        silu = stream("silu", dtype, n, e, e, indexed=True)
-        mul = stream("mul", dtype, n, 2 * e, e, indexed=True)
-        join = Kernel.of("concat", dtype, read_bytes=2 * e * n, write_bytes=2 * e * n, inputs=2)
-        back = stream("silu_backward", dtype, n, 2 * e, e, indexed=True)
-        return [silu, mul], [mul, stream("mul", dtype, n, 2 * e, e), back, join]
+        halves = ("mul*", 2 * e, e), ("mul", 2 * e, e), ("silu_backward*", 2 * e, e)
+        backward = [*streams(dtype, n, *halves), _joined(dtype, 2 * e * n)]
+        return streams(dtype, n, ("silu*", e, e), ("mul*", 2 * e, e)), backward
     if provider.startswith("liger"):
-        return ([stream("triton_poi", dtype, n, 2 * e, e)], [stream("triton_poi", dtype, n, 3 * e, 2 * e)])
+        return streams(dtype, n, ("triton_poi", 2 * e, e)), streams(dtype, n, ("triton_poi", 3 * e, 2 * e))
     return None
+
+
+def _products(dtype: str, tokens: float, width: float, depth: float) -> list[Kernel]:
+    """A linear layer, and the gradients of its input and of its weight."""
+    roles = {
+        "linear": (tokens, width, depth),
+        "dgrad": (tokens, depth, width),
+        "wgrad": (width, depth, tokens),
+    }
+    return [Kernel.of("gemm", dtype, operator=role, m=m, n=n, k=k) for role, (m, n, k) in roles.items()]
 
 
 def _gated(s: Sizes, dtype: str, provider: str, tokens: float, act: str) -> Passes:
     hidden, ffn, e = s["hidden_size"], s["intermediate_size"], dtype_bytes(dtype)
+    up, *up_grads = _products(dtype, tokens, ffn, hidden)
+    down, *down_grads = _products(dtype, tokens, hidden, ffn)
+    middle, back = [(act, e, e), ("mul", 2 * e, e)], [("mul", 2 * e, e)] * 2 + [(f"{act}_backward", 2 * e, e)]
+    if not _eager(provider):
+        middle, back = [("triton_poi", 2 * e, e)], [("triton_poi", 3 * e, 2 * e)]
     n = tokens * ffn
-
-    def gemm(m: float, n: float, k: float, role: str = "linear") -> Kernel:
-        return Kernel.of("gemm", dtype, operator=role, m=m, n=n, k=k)
-
-    up, down = gemm(tokens, ffn, hidden), gemm(tokens, hidden, ffn)
-    grads = [
-        gemm(tokens, ffn, hidden, "dgrad"),
-        gemm(hidden, ffn, tokens, "wgrad"),
-        *[gemm(tokens, hidden, ffn, "dgrad"), gemm(ffn, hidden, tokens, "wgrad")] * 2,
-    ]
-    middle = [stream(act, dtype, n, e, e), stream("mul", dtype, n, 2 * e, e)]
-    back = [stream("mul", dtype, n, 2 * e, e)] * 2 + [stream(f"{act}_backward", dtype, n, 2 * e, e)]
-    if _by(provider) == FUSED:
-        middle = [stream("triton_poi", dtype, n, 2 * e, e)]
-        back = [stream("triton_poi", dtype, n, 3 * e, 2 * e)]
-    return [up, up, *middle, down], [*grads, *back, accumulate(dtype, tokens * hidden)]
+    grads = [*down_grads, *up_grads * 2, *streams(dtype, n, *back), *accumulate(dtype, tokens * hidden)]
+    return [up, up, *streams(dtype, n, *middle), down], grads
 
 
 def geglu(s: Sizes, dtype: str, provider: str) -> Passes | None:
@@ -264,51 +249,31 @@ def swiglu(s: Sizes, dtype: str, provider: str) -> Passes | None:
 
 
 def embedding(s: Sizes, dtype: str, provider: str) -> Passes | None:
-    lookups, dim, table = s["B"] * s["T"], s["D"], s["V"]
-    e = dtype_bytes(dtype)
-    pick = Kernel.of("gather", dtype, operator="embedding", rows=lookups, cols=dim, table_rows=table)
-    grads = [
-        Kernel.of("sort", "int64", elements=lookups),
-        Kernel.of(
-            "scatter", dtype, operator="embedding_dense_backward", rows=lookups, cols=dim, table_rows=table
-        ),
-    ]
-    if provider != "huggingface":
-        pick = stream("triton_poi", dtype, lookups * dim, e, e)
+    lookups, dim, table, e = s["B"] * s["T"], s["D"], s["V"], dtype_bytes(dtype)
+
+    def scattered(operator: str, table_rows: float) -> Kernel:
+        return Kernel.of("scatter", dtype, operator=operator, rows=lookups, cols=dim, table_rows=table_rows)
+
+    if provider == "huggingface":
+        pick = [Kernel.of("gather", dtype, operator="embedding", rows=lookups, cols=dim, table_rows=table)]
+        grads = [Kernel.of("sort", "int64", elements=lookups), scattered("embedding_dense_backward", table)]
+    else:
+        pick = streams(dtype, lookups * dim, ("triton_poi", e, e))
         add = "atomic_add" if provider == "liger" else "index_put_direct"
-        grads = [
-            Kernel.of("fill", dtype, bytes=e * table * dim),
-            Kernel.of("scatter", dtype, operator=add, rows=lookups, cols=dim, table_rows=1),
-        ]
-    return [pick], [*grads, accumulate(dtype, table * dim)]
+        grads = [Kernel.of("fill", dtype, bytes=e * table * dim), scattered(add, 1)]
+    return pick, [*grads, *accumulate(dtype, table * dim)]
 
 
 def tvd(s: Sizes, _: str, provider: str) -> Passes | None:
     """Total variation distance of two fp32 distributions; its backward goes on through a softmax, whose
     gradient and result are read twice."""
     n = s["B"] * s["T"] * s["V"]
-    softmax = stream("softmax_backward", "fp32", n, 16, 4)
-    if _by(provider) == EAGER:
-        return (
-            [
-                stream("sub", "fp32", n, 8, 4),
-                stream("abs", "fp32", n, 4, 4),
-                stream("mul", "fp32", n, 4, 4),
-                Kernel.of("reduce", "fp32", operator="sum", rows=1, cols=n),
-            ],
-            [
-                stream("div", "fp32", n, 0, 4, indexed=True),
-                stream("mul", "fp32", n, 4, 4),
-                stream("sgn", "fp32", n, 4, 4),
-                stream("mul", "fp32", n, 8, 4),
-                softmax,
-                accumulate("fp32", n),
-            ],
-        )
-    return (
-        [stream("triton_poi", "fp32", n, 8, 4)],
-        [stream("mul", "fp32", n, 4, 4), softmax, accumulate("fp32", n)],
-    )
+    end = [*streams("fp32", n, ("softmax_backward", 16, 4)), *accumulate("fp32", n)]
+    if not _eager(provider):
+        return streams("fp32", n, ("triton_poi", 8, 4)), [*streams("fp32", n, ("mul", 4, 4)), *end]
+    total = Kernel.of("reduce", "fp32", operator="sum", rows=1, cols=n)
+    backward = streams("fp32", n, ("div*", 0, 4), ("mul", 4, 4), ("sgn", 4, 4), ("mul", 8, 4))
+    return [*streams("fp32", n, ("sub", 8, 4), ("abs", 4, 4), ("mul", 4, 4)), total], [*backward, *end]
 
 
 def _rope_sizes(s: Sizes) -> tuple[float, float]:
@@ -320,54 +285,35 @@ def rope(s: Sizes, dtype: str, provider: str) -> Passes | None:
     """Queries and keys; eager: negated halves joined, two products with tables of angles, a sum."""
     n, head = _rope_sizes(s)
     e = dtype_bytes(dtype)
-    if _by(provider) == EAGER:
-        join = Kernel.of("concat", dtype, read_bytes=e * n, write_bytes=e * n, inputs=2)
-        turned = [stream("neg", dtype, n / 2, e, e, indexed=True), join]
-        times = stream("mul", dtype, n, e, e, indexed=True)
-        added = stream("add", dtype, n, 2 * e, e, indexed=True)
-        forward = [*turned, times, times, added]
-        backward = [
-            times,
-            times,
-            stream("neg", dtype, n / 2, e, e, indexed=True),
-            *[Kernel.of("fill", dtype, bytes=e * n), stream("copy", dtype, n / 2, e, e, indexed=True)] * 2,
-            added,
-            added,
-        ]
-        return forward, backward
-    one = matrix("rotary", dtype, n / head, head)
-    return [one], [one]
+    if not _eager(provider):
+        one = matrix("rotary", dtype, n / head, head)
+        return [one], [one]
+    negated, times = streams(dtype, n / 2, ("neg*", e, e)), ("mul*", e, e)
+    halves = [Kernel.of("fill", dtype, bytes=e * n), *streams(dtype, n / 2, ("copy*", e, e))] * 2
+    added = ("add*", 2 * e, e)
+    forward = [*negated, _joined(dtype, e * n), *streams(dtype, n, times, times, added)]
+    return forward, [*streams(dtype, n, times, times, added, added), *negated, *halves]
 
 
 def llama4_rope(s: Sizes, dtype: str, provider: str) -> Passes | None:
     """Eager: pairs as complex numbers in fp32, one product, and back."""
     n, head = _rope_sizes(s)
     e = dtype_bytes(dtype)
-    if _by(provider) == EAGER:
-        turn = [stream("cast", dtype, n, e, 4), stream("mul", "fp32", n, 4, 4, indexed=True),
-                stream("cast", "fp32", n, 4, e)]  # fmt: skip
-        return turn, turn
-    one = matrix("rotary", dtype, n / head, head)
-    return [one], [one]
+    turn = [matrix("rotary", dtype, n / head, head)]
+    if _eager(provider):
+        turn = [*streams(dtype, n, ("cast", e, 4)), *streams("fp32", n, ("mul*", 4, 4), ("cast", 4, e))]
+    return turn, turn
 
 
 def fused_linear_cross_entropy(s: Sizes, dtype: str, provider: str) -> Passes | None:
     """A head and its loss; fused: in chunks, with the gradients made by the forward."""
     rows, hidden, vocab, e = s["BT"], s["H"], s["V"], dtype_bytes(dtype)
-    n = rows * vocab
-    products = [
-        Kernel.of("gemm", dtype, operator="linear", m=rows, n=vocab, k=hidden),
-        Kernel.of("gemm", dtype, operator="dgrad", m=rows, n=hidden, k=vocab),
-        Kernel.of("gemm", dtype, operator="wgrad", m=vocab, n=hidden, k=rows),
-    ]
-    if _by(provider) == EAGER:
-        forward = [products[0], matrix("softmax", dtype, rows, vocab, "log_softmax"),
-                   matrix("nll_loss", dtype, rows, vocab)]  # fmt: skip
-        backward = [matrix("nll_loss_backward", dtype, rows, vocab),
-                    matrix("softmax_backward", dtype, rows, vocab, "_log_softmax_backward_data"),
-                    *products[1:]]  # fmt: skip
-        return forward, backward
-    return [*products, stream("loss", dtype, n, 2 * e, e)], [stream("copy", dtype, vocab * hidden, e, e)]
+    products = _products(dtype, rows, vocab, hidden)
+    if _eager(provider):
+        loss, back = _log_softmax_loss(dtype, rows, vocab)
+        return [products[0], *loss], [*back, *products[1:]]
+    loss = streams(dtype, rows * vocab, ("loss", 2 * e, e))
+    return [*products, *loss], streams(dtype, vocab * hidden, ("copy", e, e))
 
 
 OPERATORS: Mapping[str, Callable[[Sizes, str, str], Passes | None]] = {
