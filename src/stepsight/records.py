@@ -77,15 +77,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close!r}? ({listed})" if close else listed
 
 
-def record(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
-    """A dataclass of `kind` from a table; unknown, missing and ill-typed keys are errors."""
-    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key in table:
+def section(given: object, known: Iterable[str], where: str) -> Table:
+    """A table of a file that holds no other keys than these."""
+    if not isinstance(given, dict):
+        raise InputError(where, f"must be a table, not {given!r}", f"write it as [{where.split()[-1]}]")
+    for key in given:
         if key not in known:
             raise InputError(f"{where}.{key}", "unknown key", nearest(key, known))
+    return given
+
+
+def record(kind: type[Record], table: object, where: str) -> Record:
+    """A dataclass of `kind` from a table; unknown, missing and ill-typed keys are errors."""
+    table = section(table, [f.name for f in dataclasses.fields(kind)], where)  # type: ignore[arg-type]
     _refuse_non_finite(table, where)
     try:
-        return msgspec.convert(dict(table), type=kind, strict=True)
+        return msgspec.convert(table, type=kind, strict=True)
     except msgspec.ValidationError as error:
         field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else ""
         problem = _in_words(str(error).partition(" - at ")[0])

@@ -97,12 +97,6 @@ def test_the_spread_grows_beyond_the_range():
     assert spread[0] < spread[1] < spread[2]
 
 
-@pytest.mark.parametrize(("count", "form"), [(1, "point"), (2, "line"), (3, "lower envelope")])
-def test_the_form_follows_the_number_of_sizes(count, form):
-    sizes = 2.0 ** np.arange(10, 10 + count)
-    assert Curve.fit(sizes, line(sizes)).form == form
-
-
 def test_a_single_size_goes_on_in_proportion():
     assert Curve.fit([1000], [10]).time_us(4000) == pytest.approx(40)
 

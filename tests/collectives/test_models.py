@@ -21,7 +21,7 @@ PLATFORMS = {
     "4x8xH100": platform("H100-SXM-80G", 8, 4, gbps=450, nic_gbps=50),
     "2xCPU": platform("cpu", 2, link="loopback", gbps=10),
 }
-MODELS = {name: CollectiveModels.for_platform(spec) for name, spec in PLATFORMS.items()}
+MODELS = {name: CollectiveModels(spec) for name, spec in PLATFORMS.items()}
 NAMES = st.sampled_from(sorted(MODELS))
 settings.register_profile("collectives", deadline=None)
 settings.load_profile("collectives")  # the first question to a platform loads the catalogue
@@ -156,7 +156,7 @@ def test_beyond_the_measured_sizes_the_answer_says_so():
 
 def test_another_group_size_says_so_and_is_less_sure():
     measured = MODELS["4xV100"].estimate("all_to_all", [2**26], (0, 1, 2, 3))[0]
-    eight = CollectiveModels.for_platform(platform("V100-SXM2-16G", 8, link="nvlink_mesh", gbps=150))
+    eight = CollectiveModels(platform("V100-SXM2-16G", 8, link="nvlink_mesh", gbps=150))
     carried = eight.estimate("all_to_all", [2**26], tuple(range(8)))[0]
     assert carried.source is Source.LEARNED and "extrapolated from 4 to 8 ranks" in carried.note
     assert carried.spread > measured.spread
@@ -190,7 +190,7 @@ def test_a_sub_group_inside_a_node_stays_off_the_network():
 
 def test_a_slower_link_takes_longer():
     fast, slow = platform("X", link="nvswitch", gbps=300), platform("X", link="nvswitch", gbps=100)
-    a, b = (CollectiveModels.for_platform(p).estimate("all_gather", [2**28], range(8)) for p in (fast, slow))
+    a, b = (CollectiveModels(p).estimate("all_gather", [2**28], range(8)) for p in (fast, slow))
     assert b.time_us[0] > 2 * a.time_us[0]
 
 

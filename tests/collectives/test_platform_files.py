@@ -30,7 +30,7 @@ def test_a_platforms_own_curve_goes_before_the_catalogues(tmp_path):
 
 def test_an_own_curve_is_surer_than_another_stacks(tmp_path):
     own = CollectiveModels.load(folder_with(tmp_path, CSV), platform()).estimate("all_reduce", [2048], (0, 1))
-    other = CollectiveModels.for_platform(platform()).estimate("all_reduce", [2048], (0, 1))
+    other = CollectiveModels(platform()).estimate("all_reduce", [2048], (0, 1))
     assert own.spread[0] < other.spread[0]
 
 

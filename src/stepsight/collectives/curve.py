@@ -63,11 +63,6 @@ class Curve:
         return len(self.sizes)
 
     @property
-    def form(self) -> str:
-        """How the time between and beyond the knots is read: by how many sizes there are."""
-        return {1: "point", 2: "line"}.get(len(self), "lower envelope")
-
-    @property
     def range_bytes(self) -> tuple[float, float]:
         """The smallest and the largest measured size."""
         return float(self.sizes[0]), float(self.sizes[-1])

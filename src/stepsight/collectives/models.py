@@ -41,11 +41,6 @@ class CollectiveModels:
     _prices: dict[tuple[str, GroupShape], Pricing] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def for_platform(cls, spec: PlatformSpec) -> CollectiveModels:
-        """Models from the catalogue's measured machines and the platform's links."""
-        return cls(spec)
-
-    @classmethod
     def load(cls, folder: Path, spec: PlatformSpec) -> CollectiveModels:
         """Models from a platform folder's own curves (``collectives/``), then the catalogue's."""
         return cls(spec, read_platform_curves(folder, spec))
@@ -99,10 +94,6 @@ class CollectiveModels:
         busiest = float(_busier(matrix - np.diag(np.diag(matrix))).max()) / bus_factor("all_to_all", n)
         whole = self.estimate("all_to_all", [busiest], ranks)[0]
         return finish, Estimate(float(finish.max()), whole.source, whole.spread, whole.note)
-
-    def floor_us(self, kind: str, ranks: Sequence[int]) -> float:
-        """What a collective takes however small its message."""
-        return float(self.estimate(kind, [1.0], ranks).time_us[0])
 
     def _matrix_times(self, matrix: FloatArray, ranks: Sequence[int]) -> FloatArray:
         """Finish times of an all_to_allv; over nodes, what stays in a node takes the node's links."""

@@ -21,7 +21,7 @@ from stepsight.estimate import Estimates
 from stepsight.hardware.spec import PlatformSpec
 from stepsight.inputs import number
 from stepsight.program.job import COLLECTIVE_KINDS
-from stepsight.records import nearest
+from stepsight.records import nearest, section
 
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
@@ -101,11 +101,7 @@ def read_site(given: Any, where: str) -> SiteBandwidth:
     ``bytes`` (default 256 MB), ``gbps.all_gather = { 2 = 185, 4 = 119 }``, ``hop_us`` (a further node's
     latency), ``axes`` (of parallelism that it holds for; all by default).
     """
-    if not isinstance(given, dict):
-        raise InputError(where, f"must be a table, not {given!r}", "write it as [site]")
-    for key in given:
-        if key not in FIELDS:
-            raise InputError(f"{where}.{key}", "unknown key", nearest(key, FIELDS))
+    given = section(given, FIELDS, where)
     rates = given.get("gbps")
     if not isinstance(rates, dict) or not rates:
         raise InputError(f"{where}.gbps", "is missing", "for example gbps.all_reduce = { 2 = 185, 4 = 119 }")

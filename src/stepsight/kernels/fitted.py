@@ -20,8 +20,6 @@ from stepsight.kernels.tiles import tiled_us
 C = area("kernels")
 
 MOST_OUTSIDE_SPREAD = 0.4
-MOST_SORTED = 15_000
-"""Beyond this many rows, finding the repeated ones costs more than timing them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +53,24 @@ class Fitted:
         return self.boards.share(Machine.of(self.spec, dtype), dtype, "bmm") * feeding_share(self.spec, dtype)
 
     def learned(self, batch: Batch, chosen: Choice) -> Estimates:
-        """The chosen models' times; repeated shapes are timed once: the layers of a model repeat theirs."""
-        if not 1 < len(batch) <= MOST_SORTED:
-            return _times(batch, chosen)
-        sizes = np.stack(list(batch.dims.values()), axis=1)
-        _, first, same = np.unique(sizes, axis=0, return_index=True, return_inverse=True)
-        same = same.reshape(-1)
-        once = _times(batch.take(first), chosen)
-        notes = (
-            {i: once.notes[j] for i, j in enumerate(same.tolist()) if j in once.notes} if once.notes else {}
-        )
-        return Estimates(once.time_us[same], once.source[same], once.spread[same], notes)
-
-
-def _times(batch: Batch, chosen: Choice) -> Estimates:
-    if chosen.tiled:
-        time_us = chosen.start_us + tiled_us(batch, chosen.machines[0])
-        return Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
-    logs, far = [], np.zeros(len(batch))
-    for model, machine in zip(chosen.models, chosen.machines, strict=True):
-        time_us, outside = model.time_us(batch, machine)
-        logs.append(np.log(time_us))
-        far = np.maximum(far, outside)
-    if chosen.siblings:
-        others = (m.time_us(batch, m.machine)[0] for m in chosen.siblings)
-        logs = [np.minimum.reduce([*logs, *map(np.log, others)])]
-    # Relatives err towards their own library's weak spots, of which about half carry over.
-    time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
-    spread = np.hypot(chosen.spread, np.minimum(C.OUTSIDE_TABLE_SPREAD * far, MOST_OUTSIDE_SPREAD))
-    answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
-    for i in np.nonzero(far > C.FAR_OUTSIDE)[0].tolist():
-        note = joined(chosen.note, beyond_shapes(chosen.spread, float(spread[i])))
-        if note:
-            answer.notes[i] = note
-    return Estimates(time_us, answer.source, spread, answer.notes)
+        """The chosen models' times."""
+        if chosen.tiled:
+            time_us = chosen.start_us + tiled_us(batch, chosen.machines[0])
+            return Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
+        logs, far = [], np.zeros(len(batch))
+        for model, machine in zip(chosen.models, chosen.machines, strict=True):
+            time_us, outside = model.time_us(batch, machine)
+            logs.append(np.log(time_us))
+            far = np.maximum(far, outside)
+        if chosen.siblings:
+            others = (m.time_us(batch, m.machine)[0] for m in chosen.siblings)
+            logs = [np.minimum.reduce([*logs, *map(np.log, others)])]
+        # Relatives err towards their own library's weak spots, of which about half carry over.
+        time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
+        spread = np.hypot(chosen.spread, np.minimum(C.OUTSIDE_TABLE_SPREAD * far, MOST_OUTSIDE_SPREAD))
+        answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
+        for i in np.nonzero(far > C.FAR_OUTSIDE)[0].tolist():
+            note = joined(chosen.note, beyond_shapes(chosen.spread, float(spread[i])))
+            if note:
+                answer.notes[i] = note
+        return Estimates(time_us, answer.source, spread, answer.notes)

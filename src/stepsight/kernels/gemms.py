@@ -159,7 +159,7 @@ def apply_training_correction(
         if not measured:
             forward = nearest(residuals, "gemm", FORWARD, spec)
             logs -= forward.trees.bias if forward else 0.0
-        trust = np.exp(-_outside(residual, named) / C.CORRECTION_REACH)
+        trust = np.exp(-residual.outside(named, RANGED) / C.CORRECTION_REACH)
         factor[mine] = np.exp(logs * trust)
         apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)
         spread[mine] = np.hypot(apart * trust, answer.spread[mine] * (1 - trust * measured))
@@ -183,7 +183,7 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
             continue
         part = batch if len(mine) == len(batch) else batch.take(mine)
         named = columns(forward_sizes(part), added[mine], spec)
-        trust = np.exp(-_outside(residual, named) / C.CORRECTION_REACH)
+        trust = np.exp(-residual.outside(named, RANGED) / C.CORRECTION_REACH)
         time_us[mine] *= np.exp(np.log(residual.factor(named)) * trust)
         spread[mine] = np.hypot(residual.spread * trust, BATCHED_SPREAD * (1 - trust))
         source[mine] = int(Source.LEARNED)
@@ -214,14 +214,6 @@ def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: 
     shorter = alone < answer.time_us
     spread: FloatArray = np.where(shorter, np.hypot(in_bf16.spread, FP8_SPREAD), answer.spread)
     return Estimates(np.minimum(alone, answer.time_us), answer.source, spread, answer.notes)
-
-
-def _outside(residual: Residual, named: Mapping[str, FloatArray]) -> FloatArray:
-    total = np.zeros(len(named["m"]))
-    for key, low, high in zip(residual.columns, residual.low, residual.high, strict=True):
-        if key in RANGED:
-            total += np.maximum(0.0, np.maximum(named[key] - high, low - named[key]))
-    return total
 
 
 _SINGLE = {Kind("bmm"): PLAIN}

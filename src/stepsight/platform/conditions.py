@@ -92,9 +92,7 @@ NOTHING_LEARNED = Learned()
 
 def read_learned(given: object, where: str) -> Learned:
     """``[learned]`` of a platform file: a factor per part, one where it is left out."""
-    if not isinstance(given, dict):
-        raise InputError(where, f"must be a table, not {given!r}", "write it as [learned]")
-    found = record(Learned, {k: float(v) if type(v) is int else v for k, v in given.items()}, where)
+    found = record(Learned, given, where)
     for name in found.changed:
         value = getattr(found, name)
         if not LEAST_FACTOR <= value <= MOST_FACTOR:

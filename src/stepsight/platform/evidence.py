@@ -17,7 +17,7 @@ from stepsight.estimate import FloatArray
 from stepsight.inputs import number, whole
 from stepsight.platform.conditions import PARTS as OF_CATEGORY
 from stepsight.platform.conditions import Learned, network_weights
-from stepsight.records import nearest
+from stepsight.records import section
 from stepsight.terminal import counted
 
 GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING = "gemm", "attention", "memory_bound", "embedding"
@@ -81,11 +81,7 @@ def note(learned: Learned, evidence: Evidence) -> str:
 
 def read_evidence(given: Any, where: str) -> Evidence:
     """``[learned_from]`` of a platform file."""
-    if not isinstance(given, dict):
-        raise InputError(where, f"must be a table, not {given!r}", "write it as [learned_from]")
-    for key in given:
-        if key not in FIELDS:
-            raise InputError(f"{where}.{key}", "unknown key", nearest(key, FIELDS))
+    given = section(given, FIELDS, where)
     left_out = given.get("left_out", [])
     if not isinstance(left_out, list) or not all(isinstance(one, str) for one in left_out):
         raise InputError(f"{where}.left_out", f"is {left_out!r}", "a list of texts")
@@ -97,22 +93,14 @@ def read_evidence(given: Any, where: str) -> Evidence:
 
 def _covariance(given: Any, where: str) -> tuple[tuple[float, ...], ...]:
     """A row for each part; parts without one are exact."""
-    if not isinstance(given, dict):
-        raise InputError(where, f"is {given!r}", "a row of numbers for each part")
-    table = np.zeros((len(PARTS), len(PARTS)))
-    for name, row in given.items():
-        if name not in PARTS:
-            raise InputError(f"{where}.{name}", "unknown part", nearest(name, PARTS))
-        if not isinstance(row, list) or len(row) != len(PARTS) or not all(map(_finite, row)):
-            raise InputError(f"{where}.{name}", f"is {row!r}", f"{len(PARTS)} numbers: {', '.join(PARTS)}")
-        table[PARTS.index(name)] = row
+    table, numbers = np.zeros((len(PARTS), len(PARTS))), f"{len(PARTS)} numbers: {', '.join(PARTS)}"
+    for name, row in section(given, PARTS, where).items():
+        if not isinstance(row, list) or len(row) != len(PARTS):
+            raise InputError(f"{where}.{name}", f"is {row!r}", numbers)
+        table[PARTS.index(name)] = [number(value, f"{where}.{name}", fix=numbers) for value in row]
     if not np.allclose(table, table.T, atol=1e-6) or np.linalg.eigvalsh(table).min() < -1e-6:
         raise InputError(where, "is not a covariance: symmetric, no negative variance", "learn it again")
     return tuple(tuple(float(v) for v in row) for row in table)
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def learned_text(learned: Learned, evidence: Evidence, based_on: str, name: str) -> str:

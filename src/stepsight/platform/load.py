@@ -33,7 +33,7 @@ from stepsight.inputs import number, read_text, whole
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, contention_of, read_learned
 from stepsight.platform.evidence import Evidence, note, read_evidence
-from stepsight.records import Table, assigned, nearest, override, read_toml, record
+from stepsight.records import Table, assigned, override, read_toml, record, section
 from stepsight.terminal import counted
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Platform:
 
         if self.folder:
             return CollectiveModels.load(self.folder, self.spec)
-        return CollectiveModels.for_platform(self.spec)
+        return CollectiveModels(self.spec)
 
     @cached_property
     def conditions(self) -> Conditions:
@@ -270,10 +270,7 @@ def _based_on(content: Table, file: Path, overrides: Sequence[str]) -> Platform:
 
     Factors on what the platform lacks are kept: with other ``overrides`` it may have it.
     """
-    known = ("name", "based_on", "learned", "learned_from")
-    for key in content:
-        if key not in known:
-            raise InputError(f"{file}: {key}", "unknown key", nearest(key, known))
+    section(content, ("name", "based_on", "learned", "learned_from"), str(file))
     base = str(content["based_on"])
     near = file.parent / base
     if near.resolve() == file.resolve():
@@ -307,9 +304,7 @@ def _spec_from(table: Table, where: str) -> PlatformSpec:
         "name", "gpu", "gpus_per_node", "nodes", "link", "nic", "host", "contention", "source",
         "price_per_gpu_hour",
     )  # fmt: skip
-    for key in table:
-        if key not in known:
-            raise InputError(f"{where}: {key}", "unknown key", nearest(key, known))
+    section(table, known, where)
     gpu = table.get("gpu")
     if isinstance(gpu, dict):
         entry = gpu_entry_from(gpu, f"{where}: gpu")
@@ -341,8 +336,7 @@ def _spec_from(table: Table, where: str) -> PlatformSpec:
 def _merged(kind: type[Any], usual: Any, given: object, where: str) -> Any:
     if given is None:
         return usual
-    if not isinstance(given, dict):
-        raise InputError(where, f"must be a table, not {given!r}", "name its fields, such as link.gbps")
+    given = section(given, (*usual.__slots__, "gbit_per_s"), where)
     fields = {name: getattr(usual, name) for name in usual.__slots__}
     if kind is not LinkSpec:
         return record(kind, {**fields, **given}, where)

@@ -12,7 +12,7 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.features import FEATURES, look_up_stretch
-from stepsight.kernels.learned.trees import ObliviousTrees, as_table, load_trees, save_trees
+from stepsight.kernels.learned.trees import ObliviousTrees, as_table, beyond, load_trees, save_trees
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.tiles import tiled_us
 
@@ -126,12 +126,10 @@ class LearnedModel:
         return base_us(self.base, batch.as_family(self.family), machine) * np.exp(learned), outside
 
     def _outside(self, named: Mapping[str, FloatArray]) -> FloatArray:
-        total = np.zeros(len(next(iter(named.values()))))
-        for key, low, high in zip(RANGE_KEYS[self.features], self.low, self.high, strict=True):
-            if low == high:  # never varied in the tables: the other columns carry its effect
-                continue
-            total += np.maximum(0.0, np.maximum(named[key] - high, low - named[key]))
-        return total
+        # What never varied in the tables says nothing: the other columns carry its effect.
+        low, high = np.array(self.low), np.array(self.high)
+        low, high = np.where(low < high, low, -np.inf), np.where(low < high, high, np.inf)
+        return beyond(named, RANGE_KEYS[self.features], low.tolist(), high.tolist())
 
     def _stack_column(self, n: int, stack: Sequence[str] | None) -> FloatArray:
         if stack is None:

@@ -6,7 +6,7 @@ the fitted range and, being trees, stay flat outside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import beyond_shapes, joined
-from stepsight.kernels.learned.trees import ObliviousTrees, as_table, load_trees, save_trees
+from stepsight.kernels.learned.trees import ObliviousTrees, as_table, beyond, load_trees, save_trees
 from stepsight.kernels.machine import generation
 
 OUTSIDE_SPREAD = area("kernels").number("OUTSIDE_SPREAD")
@@ -52,12 +52,11 @@ class Residual:
         """What to multiply the base by."""
         return np.asarray(np.exp(self.trees.predict(as_table(named, self.columns))))
 
-    def outside(self, named: Mapping[str, FloatArray]) -> FloatArray:
-        """How far (in e-folds, over all columns) each kernel lies outside the fitted range."""
-        total = np.zeros(len(named[self.columns[0]]))
-        for key, low, high in zip(self.columns, self.low, self.high, strict=True):
-            total += np.maximum(0.0, np.maximum(named[key] - high, low - named[key]))
-        return total
+    def outside(self, named: Mapping[str, FloatArray], columns: Iterable[str] | None = None) -> FloatArray:
+        """How far (in e-folds, over all or these columns) each kernel lies outside the fitted range."""
+        at = [i for i, key in enumerate(self.columns) if columns is None or key in columns]
+        low, high = [self.low[i] for i in at], [self.high[i] for i in at]
+        return beyond(named, [self.columns[i] for i in at], low, high)
 
     def corrected(
         self, base_us: FloatArray, named: Mapping[str, FloatArray], spec: GpuSpec, elsewhere: float

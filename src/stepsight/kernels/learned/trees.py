@@ -11,7 +11,7 @@ value settle it. A tree keeps the questions that stay open, and trees with few o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,16 @@ def as_table(named: Mapping[str, FloatArray], order: Sequence[str]) -> Columns32
     for i, key in enumerate(order):
         table[i] = named[key]
     return table
+
+
+def beyond(
+    named: Mapping[str, FloatArray], keys: Iterable[str], low: Sequence[float], high: Sequence[float]
+) -> FloatArray:
+    """How far (in e-folds, over these columns) each row lies outside the range that was fitted."""
+    total = np.zeros(len(next(iter(named.values()))))
+    for key, least, most in zip(keys, low, high, strict=True):
+        total += np.maximum(0.0, np.maximum(named[key] - most, least - named[key]))
+    return total
 
 
 @dataclass(frozen=True, slots=True)
