@@ -15,16 +15,12 @@ from stepsight.simulate.lowering import lanes
 
 def settled(
     ops: list[Op], times: list[float], contention: ContentionSpec, computing: list[bool] | None = None,
-    excluding: list[bool] | None = None,
 ) -> float:  # fmt: skip
     job = Job.replicated(RankProgram(tuple(ops)), 2)
     found = lanes(job, synchronous=False)
     priced = [Priced(np.zeros((found[0].tape.marks, 1, 1)), np.array(times)[:, None, None])]
     masks = [np.array(computing)] if computing else []
-    only = [np.array(excluding)] if excluding else []
-    result, _, _ = settle(
-        found, priced, contention, lambda p: walk(found, p, job.groups, keep=True), masks, only
-    )
+    result, _ = settle(found, priced, contention, lambda p: walk(found, p, job.groups, keep=True), masks)
     return float(result.makespan_us[0])
 
 
@@ -73,20 +69,6 @@ def test_short_kernels_and_copies_run_beside_anything():
     spec = ContentionSpec(compute_beside_compute=2.0)
     assert settled(ops, [400.0, 390.0, 40.0], spec, [True] * 3) == pytest.approx(430, abs=0.2)
     assert settled(ops, [400.0, 300.0, 200.0], spec, [True, False, False]) == pytest.approx(500, abs=0.2)
-
-
-def test_beside_a_kernel_that_lets_no_other_in_none_begins():
-    ops = [Op("first", (KERNEL,)), Op("second", (BESIDE, BESIDE, BESIDE))]
-    spec = ContentionSpec(compute_beside_compute=2.0)
-    times, everything = [400.0, 10.0, 20.0, 30.0], [True] * 4
-    # The first of the other stream begins at the same time; the next two only when the 400 are over.
-    ended = settled(ops, times, spec, everything, [True, False, False, False])
-    assert ended == pytest.approx(400 + 20 + 30, abs=0.2)
-    # Copies need no multiprocessor, and a kernel that is over at once leaves room.
-    copies = [True, True, False, False]
-    assert settled(ops, times, spec, copies, [True, False, False, False]) == pytest.approx(400, abs=0.2)
-    short = [40.0, 10.0, 20.0, 30.0]
-    assert settled(ops, short, spec, everything, [True, False, False, False]) == pytest.approx(60, abs=0.2)
 
 
 def test_one_stream_holds_up_nothing():

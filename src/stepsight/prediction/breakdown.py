@@ -187,7 +187,7 @@ def naive_us(timeline: Timeline) -> float:
     return busiest
 
 
-HOST, EMBEDDING = "host", "embedding"
+HOST = "host"
 HOST_SPREAD = 0.2
 """Host overheads of another machine of the same era: shared overheads cost the published
 method about 2 points of accuracy at a host share near 10 % (METHOD §2)."""
@@ -249,8 +249,6 @@ def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]], hos
         elif name:
             chosen = names == name
             if kind == "free":
-                if name == EMBEDDING:
-                    device[:, c] -= timeline.kept_off_us[lane][:, 0]
                 device[chosen, c] = 0.0
             else:  # what others hold a launch up for does not grow with it
                 alone = np.broadcast_to(priced.times.device_us, stretched.device_us.shape)[chosen, 0]

@@ -39,53 +39,43 @@ BoolArray = npt.NDArray[np.bool_]
 def settle(
     lanes: Sequence[Lane], priced: Sequence[Priced], contention: ContentionSpec,
     walk: Callable[[Sequence[Priced]], Walk], computing: Sequence[BoolArray] = (),
-    excluding: Sequence[BoolArray] = (),
-) -> tuple[Walk, tuple[Priced, ...], tuple[FloatArray, ...]]:  # fmt: skip
-    """Walk, stretch what overlaps, and walk again until nothing moves.
-
-    Gives the last walk, the stretched times, and what of them launches waited for others to end.
+) -> tuple[Walk, tuple[Priced, ...]]:  # fmt: skip
+    """Walk, stretch what overlaps, and walk again until nothing moves; the last walk and the stretched times.
 
     ``computing`` says of every lane's launches which ones occupy the GPU (no copies, no collectives);
-    where it is not given, none is held up by another. ``excluding`` are those of them concurrent with which
-    no other begins.
+    where it is not given, none is held up by another.
     """
     result = walk(priced)
     current = tuple(priced)
     slowed = contention.compute_beside_compute > 1.0
     computing = computing if slowed else ()
-    nothing = [np.zeros(lane.tape.launches, dtype=bool) for lane in lanes]
-    on_gpu, excluding = computing or nothing, excluding or nothing
+    on_gpu = computing or [np.zeros(lane.tape.launches, dtype=bool) for lane in lanes]
     apart = contention.compute_under_comm <= 1.0 and contention.comm_under_compute <= 1.0
     alone = not any(len(_carriers(lane.tape)) > 1 for lane in lanes)
     in_line = all(
         len(np.unique(lane.tape.launch_stream[m])) < 2 for lane, m in zip(lanes, on_gpu, strict=True)
     )
-    kept = tuple(np.zeros_like(times.device_us) for times in priced)
     if apart and alone and in_line:
-        return result, current, kept
+        return result, current
     still = 0
     for turn in range(MOST_WALKS):
         weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
-        stretched, waits, moved = [], [], 0.0
-        for lane, mask, only, base, now, times in zip(
-            lanes, on_gpu, excluding, priced, current, result.lanes, strict=True
-        ):
+        stretched, moved = [], 0.0
+        for lane, mask, base, now, times in zip(lanes, on_gpu, priced, current, result.lanes, strict=True):
             target = _stretched(lane.tape, base, times, contention)
-            held = _held(lane.tape, mask, base, times) * (1 - 1 / contention.compute_beside_compute)
-            waits.append(_kept_off(lane.tape, mask, mask & only, base, times))
-            target += np.maximum(held, waits[-1])
+            target += _held(lane.tape, mask, base, times) * (1 - 1 / contention.compute_beside_compute)
             step = weight * (target - now.device_us)
             moved = max(moved, float(np.abs(step).max(initial=0.0)))
             stretched.append(replace(now, device_us=now.device_us + step))
         if moved < SETTLED_US:
             break
-        current, kept = tuple(stretched), tuple(waits)
+        current = tuple(stretched)
         before, result = result, walk(current)
         changed = np.abs(result.makespan_us - before.makespan_us)
         still = still + 1 if (changed < SETTLED_SHARE * before.makespan_us).all() else 0
         if still == 2:
             break
-    return result, current, kept
+    return result, current
 
 
 def _meetings(tape: LoweredProgram) -> list[Meeting]:
@@ -165,26 +155,6 @@ def _held(tape: LoweredProgram, computing: BoolArray, base: Priced, times: LaneT
                 mine, theirs = of == stream, of == other
                 held[filling[mine], c, r] += _behind(start[mine], end[mine], start[theirs], end[theirs])
     return held
-
-
-def _kept_off(
-    tape: LoweredProgram, computing: BoolArray, excluding: BoolArray, base: Priced, times: LaneTimes
-) -> FloatArray:
-    """How long each kernel waits for the end of one begun before it that lets no other onto the GPU."""
-    waits = np.zeros_like(times.end_us)
-    alone = np.broadcast_to(base.device_us, waits.shape)
-    stream_of = tape.launch_stream
-    if not excluding.any() or len(np.unique(stream_of[computing])) < 2:
-        return waits
-    for c, r in np.ndindex(*waits.shape[1:]):
-        fills = excluding & (alone[:, c, r] >= FILLS_US)
-        for stream in np.unique(stream_of[fills]):
-            theirs, mine = fills & (stream_of == stream), np.flatnonzero(computing & (stream_of != stream))
-            start, end = times.start_us[:, c, r], times.end_us[:, c, r]
-            before = np.searchsorted(start[theirs], start[mine], side="left") - 1
-            wait = end[theirs][np.maximum(before, 0)] - start[mine]
-            waits[mine, c, r] = np.maximum(waits[mine, c, r], np.where(before >= 0, wait, 0.0))
-    return waits
 
 
 def _behind(start: FloatArray, end: FloatArray, first: FloatArray, last: FloatArray) -> FloatArray:

@@ -1,9 +1,8 @@
 """A step with open slots: launches whose times differ from configuration to configuration.
 
-The job is priced once, as any job is. Launches that nobody asks about are condensed to one between
-two joins; those in a slot take the times that a caller fills in, for thousands of configurations
-and all ranks in one walk. What else ran alongside a slot's launch in the job slows the filled-in times,
-too.
+The job is priced once, as any job is. Launches in a slot take the times that a caller fills in, for
+thousands of configurations and all ranks in one walk. What else ran alongside a slot's launch in the job
+slows the filled-in times, too.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform
 from stepsight.program.job import Job
-from stepsight.simulate.condense import condense
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.price import PricedJob, PricedLane, price
 from stepsight.simulate.timeline import run, step_times
@@ -37,7 +35,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class _OpenLane:
-    """A condensed lane: where its slots stand, and how much longer their launches took next to others."""
+    """A lane with its slots' launches, and by launch how long it takes alone and how much longer next to
+    others."""
 
     priced: PricedLane
     launch_of: Mapping[str, int]
@@ -95,7 +94,7 @@ class StepTemplate:
         return step_times(self._priced, self.platform, filled)
 
     def _opened(self, lane: PricedLane, steady: Priced, slots: Mapping[str, Slot]) -> _OpenLane:
-        tape, spec = lane.lane.tape, self.platform.spec
+        tape = lane.lane.tape
         found = {END: int(tape.launches - 1)}
         for name, slot in slots.items():
             launches = [] if slot.op is None else np.flatnonzero(tape.launch_op == slot.op).tolist()
@@ -103,13 +102,6 @@ class StepTemplate:
                 found[name] = launches[slot.position]
         # No rank is special: what overlaps in the job overlaps in the same way on all of them.
         identical = Priced(steady.host_us, steady.device_us.mean(axis=-1, keepdims=True))
-        short = condense(
-            lane.lane, identical, set(found.values()), synchronous=spec.host.synchronous,
-            gap_us=spec.gpu.kernel_gap_us,
-        )  # fmt: skip
-        alone, longer = np.zeros(len(short.launch_of)), np.zeros(len(short.launch_of))
-        for old, new in short.launch_of.items():
-            alone[new] = lane.times.device_us[old].mean()
-            longer[new] = max(0.0, steady.device_us[old].mean() - alone[new])
-        kept = {name: short.launch_of[launch] for name, launch in found.items()}
-        return _OpenLane(replace(lane, lane=short.lane, times=short.times), kept, alone, longer)
+        alone_us = lane.times.device_us.mean(axis=(1, 2))
+        longer_us = np.maximum(0.0, steady.device_us.mean(axis=(1, 2)) - alone_us)
+        return _OpenLane(replace(lane, times=identical), found, alone_us, longer_us)

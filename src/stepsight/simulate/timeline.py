@@ -61,14 +61,12 @@ class Timeline:
     """One step of all ranks.
 
     The step lasts from ``begin_us`` to ``end_us`` of each rank: from where the previous step
-    ended there. ``step_us`` is the job's step time. Of the ``stretched`` times, ``kept_off_us``
-    (in the same shape) are waits for an embedding backward to leave the GPU. ``even`` says that all
-    clocks advanced evenly where blocks of a period are left out, so that the continuation is exact.
+    ended there. ``step_us`` is the job's step time. ``even`` says that all clocks advanced evenly where
+    blocks of a period are left out, so that the continuation is exact.
     """
 
     priced: PricedJob
     stretched: tuple[Priced, ...]
-    kept_off_us: tuple[FloatArray, ...]
     times: tuple[LaneTimes, ...]
     begin_us: FloatArray
     end_us: FloatArray
@@ -137,10 +135,9 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
     starts = np.array(job.start_us) if job.start_us else np.zeros(job.ranks)
     clocks: Sequence[Clocks] = [clocks_at(lane, starts) for lane in lanes]
     once = partial(_walk, priced, platform)
-    first, stretched, kept = settle(
+    first, stretched = settle(
         lanes, [p.times for p in priced.lanes], platform.spec.contention,
         lambda times: once(times, clocks, keep=True), [_computing(p) for p in priced.lanes],
-        [_excluding(p, job) for p in priced.lanes],
     )  # fmt: skip
     begin, result = starts, first
     before: Sequence[Clocks] = clocks
@@ -155,7 +152,7 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
     step_us = float(end.max() - begin.max())
     of_rank = priced.fold.of_rank
     return Timeline(
-        priced, tuple(stretched), kept, result.lanes, begin[of_rank], end[of_rank], step_us,
+        priced, stretched, result.lanes, begin[of_rank], end[of_rank], step_us,
         result.states, bool(evenly(result.states)[0]),
     )  # fmt: skip
 
@@ -167,16 +164,6 @@ def _computing(priced: PricedLane) -> npt.NDArray[np.bool_]:
     """
     occupying = np.array([name not in (COMMUNICATION, COPY) for name in priced.category], dtype=bool)
     return np.asarray(occupying & (priced.source != Source.TRACE).any(axis=1))
-
-
-def _excluding(priced: PricedLane, job: Job) -> npt.NDArray[np.bool_]:
-    """Which launches keep others off the multiprocessors: the backward of embeddings.
-
-    On an A100 (production DLRM, FBGEMM) six of six kernels of another stream that were launched while one
-    ran, up to 5 ms before its end, began within 0.1 ms of it. Why was not shown; no other trace has a case.
-    """
-    items = (i for op in job.programs[priced.programs[0]].ops for i in launches_of(op))
-    return np.array([isinstance(i, Kernel) and i.family == "embedding_backward" for i in items], dtype=bool)
 
 
 def _walk(
