@@ -34,28 +34,9 @@ def test_an_elementwise_grid_counts_elements() -> None:
     assert (k.dim("elements"), k.size_spread, seen.opaque) == (10 * 128 * 4, COUNTED_SPREAD, False)
 
 
-def test_a_softmax_in_registers_names_its_rows_length() -> None:
-    name = "void scaled_upper_triang_masked_softmax_warp_forward<c10::Half, c10::Half, float, 11>(c10::Half*)"
-    k, _ = observed(name, [2048, 8, 1], [32, 4, 1])
-    assert (k.family, k.dim("rows"), k.dim("cols")) == ("softmax", 65536, 2048)
-
-
-def test_short_rows_of_a_softmax_go_two_to_a_warp() -> None:
-    name = "void softmax_warp_backward<float, float, float, 6, false, false>(float*)"
-    k, _ = observed(name, [100], [64, 2, 1])
-    assert (k.family, k.dim("rows"), k.dim("cols")) == ("softmax_backward", 400, 64)
-
-
-def test_flash_attention_names_heads_queries_and_whether_it_is_causal() -> None:
-    k, _ = observed(FLASH, [5, 16, 12], [128, 1, 1])
-    assert [k.dim(d) for d in ("batch", "heads", "q", "kv", "head_dim", "causal")] == [
-        16,
-        12,
-        640,
-        640,
-        64,
-        1,
-    ]
+def test_attention_of_unknown_size_follows_products_to_another_gpu() -> None:
+    k, seen = observed(FLASH, [5, 16, 12], [128, 1, 1])
+    assert (k.family, k.dtype, seen.opaque) == ("gemm", "bf16", True)
 
 
 @pytest.mark.parametrize(

@@ -258,81 +258,38 @@ def scaled(kernel: Kernel, factors: Sequence[float]) -> Kernel:
 
 
 FEW = 14
-"""Kernels of each kind that a traced model may have: enough for a smooth efficiency
-(`kernels.measured.FEWEST`)."""
-MOST_FLOPS, MOST_ELEMENTS = 4e9, 8e6
+"""Kernels of each kind that drawn workloads lack: enough for a smooth efficiency (`Efficiency.fit`)."""
+MOST_ELEMENTS = 8e6
 """A kernel takes tens of milliseconds of one CPU core at most."""
 
 
-class _Sizes:
-    """Draws the sizes of kernels."""
+def other_kernels(seed: int = 0) -> list[Kernel]:
+    """``FEW`` kernels of every kind that descriptions may ask for and drawn workloads do not have."""
+    rng = np.random.default_rng([seed, 17])
 
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng([seed, 17])
+    def size(low: float, high: float) -> int:
+        return round(_between(rng, low, high))
 
-    def size(self, low: float, high: float) -> int:
-        return round(_between(self.rng, low, high))
-
-    def conv(self) -> dict[str, float]:
-        while True:
-            kernel, size = int(self.rng.choice([1, 3, 5, 7])), self.size(7, 112)
-            channels_in, channels_out = 8 * self.size(1, 48), 8 * self.size(1, 48)
-            batch, stride = self.size(1, 16), int(self.rng.choice([1, 2]))
-            if 2 * batch * (size / stride) ** 2 * channels_in * channels_out * kernel**2 <= MOST_FLOPS:
-                return {
-                    "batch": batch, "c_in": channels_in, "c_out": channels_out, "h": size, "w": size,
-                    "kh": kernel, "kw": kernel, "stride": stride, "padding": kernel // 2, "groups": 1,
-                }  # fmt: skip
-
-    def pool(self) -> dict[str, float]:
-        written = self.size(4e3, MOST_ELEMENTS / 4)
-        return {"elements": 4 * written, "read_bytes": 16 * written, "write_bytes": 4 * written}
-
-    def channels(self) -> dict[str, float]:
-        rows = 8 * self.size(1, 64)
-        return {"rows": rows, "cols": self.size(64, MOST_ELEMENTS / rows)}
-
-    def attention(self) -> dict[str, float]:
-        length, heads = 16 * self.size(1, 32), self.size(1, 16)
+    def attention() -> dict[str, float]:
+        length, heads = 16 * size(1, 32), size(1, 16)
         return {
-            "batch": self.size(1, 8), "heads": heads, "kv_heads": heads, "q": length, "kv": length,
-            "head_dim": int(self.rng.choice([32, 64, 128])), "causal": int(self.rng.integers(2)),
+            "batch": size(1, 8), "heads": heads, "kv_heads": heads, "q": length, "kv": length,
+            "head_dim": int(rng.choice([32, 64, 128])), "causal": int(rng.integers(2)),
         }  # fmt: skip
 
-    def sort(self) -> dict[str, float]:
-        return {"elements": self.size(1e3, 4e5)}
+    def update() -> dict[str, float]:
+        n = size(1e4, MOST_ELEMENTS)
+        return {"elements": n, "read_bytes": 8 * n, "write_bytes": 4 * n, "tensors": size(1, 100)}
 
-    def update(self) -> dict[str, float]:
-        elements, tensors = self.size(1e4, MOST_ELEMENTS), self.size(1, 100)
-        return {
-            "elements": elements,
-            "read_bytes": 8 * elements,
-            "write_bytes": 4 * elements,
-            "tensors": tensors,
-        }
+    def copy() -> dict[str, float]:
+        return {"bytes": 4 * size(256, MOST_ELEMENTS)}
 
-    def elements(self) -> dict[str, float]:
-        return {"elements": self.size(1e3, MOST_ELEMENTS)}
-
-    def copy(self) -> dict[str, float]:
-        return {"bytes": 4 * self.size(256, MOST_ELEMENTS)}
-
-
-_TRACED: dict[str, Callable[[_Sizes], dict[str, float]]] = {
-    "conv": _Sizes.conv, "conv_dgrad": _Sizes.conv, "conv_wgrad": _Sizes.conv, "pool": _Sizes.pool,
-    "batch_norm": _Sizes.channels, "batch_norm_backward": _Sizes.channels, "attention": _Sizes.attention,
-    "attention_backward": _Sizes.attention, "sort": _Sizes.sort, "optimizer": _Sizes.update,
-    "dropout": _Sizes.elements, "copy_h2d": _Sizes.copy, "copy_d2h": _Sizes.copy,
-}  # fmt: skip
-
-
-def traced_kernels(seed: int = 0) -> list[Kernel]:
-    """``FEW`` kernels of every kind that drawn workloads do not have, the same for the same seed."""
-    sizes = _Sizes(seed)
-    kinds = {family: Kernel.of(family) for family in _TRACED}
-    kinds |= {"sort": Kernel.of("sort", "int64"), "pool": Kernel.of("pool", operator="max_pool2d")}
+    sizes: dict[str, Callable[[], dict[str, float]]] = {
+        "attention": attention, "attention_backward": attention, "optimizer": update,
+        "dropout": lambda: {"elements": size(1e3, MOST_ELEMENTS)}, "copy_h2d": copy, "copy_d2h": copy,
+    }  # fmt: skip
     return [
-        replace(kind, dims=tuple(_TRACED[family](sizes).items()))
-        for family, kind in kinds.items()
+        replace(Kernel.of(family), dims=tuple(draw().items()))
+        for family, draw in sizes.items()
         for _ in range(FEW)
     ]

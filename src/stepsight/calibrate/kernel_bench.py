@@ -29,8 +29,7 @@ ROUND_KERNELS = 48
 WARM_ROUNDS = 2
 TINY = {
     "m": 4, "n": 4, "k": 4, "rows": 4, "cols": 4, "table_rows": 4, "elements": 16, "bytes": 64, "batch": 1,
-    "c_in": 4, "c_out": 4, "h": 8, "w": 8, "q": 4, "kv": 4, "heads": 1, "kv_heads": 1, "tensors": 2,
-    "samples": 2,
+    "q": 4, "kv": 4, "heads": 1, "kv_heads": 1, "tensors": 2, "samples": 2,
 }  # fmt: skip
 """Most of each size in a kernel that only warms the code."""
 
@@ -385,34 +384,6 @@ def _optimizer(m: Operands) -> PreparedCall:
     return PreparedCall(lambda: torch._foreach_add_(parameters, gradients, alpha=-1e-3))
 
 
-def _sort(m: Operands) -> PreparedCall:
-    x = m.indices(m.dim("elements"), 1 << 30)
-    return PreparedCall(lambda: torch.sort(x), (x,))
-
-
-def _conv(wanted: Sequence[bool] = ()) -> Builder:
-    """A convolution, or those of its gradients (input, weight, bias) that are ``wanted``."""
-
-    def build(m: Operands) -> PreparedCall:
-        stride, padding, groups = m.dim("stride"), int(m.kernel.dim("padding", 0.0)), m.dim("groups")
-        x = m.shaped("batch c_in h w")
-        weight = m.tensor(m.dim("c_out"), m.dim("c_in") // groups, m.dim("kh"), m.dim("kw"))
-        forward = (None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
-        if not wanted:
-            return PreparedCall(lambda: torch.convolution(x, weight, *forward), (x,))
-        grad, backward = torch.convolution(x, weight, *forward), _aten.convolution_backward
-        return PreparedCall(lambda: backward(grad, x, weight, *forward, list(wanted)), (grad,))
-
-    return build
-
-
-def _pool(m: Operands) -> PreparedCall:
-    """A window of 2 × 2: four values read for each one written."""
-    side = max(int((m.dim("write_bytes") // 4 / 16) ** 0.5), 1)
-    x = m.tensor(1, 16, 2 * side, 2 * side)
-    return PreparedCall(lambda: functional.max_pool2d(x, 2), (x,))
-
-
 _ALL = [True, True, True]
 _BUILDERS: dict[str, Builder] = {
     "gemm": _gemm,
@@ -431,23 +402,12 @@ _BUILDERS: dict[str, Builder] = {
         ),
         "rows cols", "rows cols", "cols", "cols", "rows 1", "rows 1",
     ),
-    "batch_norm": _of(  # ``rows`` channels of ``cols`` values each
-        lambda x, weight, bias: functional.batch_norm(x, None, None, weight, bias, True),
-        "1 rows cols", "rows", "rows",
-    ),
-    "batch_norm_backward": _of(
-        lambda g, x, weight, mean, invstd: _aten.native_batch_norm_backward(
-            g, x, weight, None, None, mean, invstd, True, 1e-5, _ALL
-        ),
-        "1 rows cols", "1 rows cols", "rows", "rows", "rows",
-    ),
     "reduce": _reduce,
     "dropout": _of(lambda x: functional.dropout(x, 0.1, True), "elements"),
     "gather": _gather,
     "scatter": _scatter,
     "concat": _concat,
     "transpose": _transpose,
-    "sort": _sort,
     "copy_d2d": _of(lambda target, source: target.copy_(source), "words", "words", fresh=0),
     "copy_h2d": _copy_across(True),
     "copy_d2h": _copy_across(False),
@@ -457,8 +417,4 @@ _BUILDERS: dict[str, Builder] = {
     "attention": _attention,
     "attention_backward": _attention_backward,
     "optimizer": _optimizer,
-    "conv": _conv(),
-    "conv_dgrad": _conv((True, False, False)),
-    "conv_wgrad": _conv((False, True, False)),
-    "pool": _pool,
 }  # fmt: skip

@@ -11,11 +11,11 @@ from typing import Any
 
 from stepsight.calibrate.draws import (
     chosen_kernels,
+    other_kernels,
     random_tables,
     random_torchrec,
     rehearsal_documents,
     table_lookup,
-    traced_kernels,
 )
 from stepsight.calibrate.journal import ALONE, FUSED, PHASES, Journal, kernel_record, overhead_records
 from stepsight.calibrate.rehearsal import measure_group, pending
@@ -79,7 +79,7 @@ class Calibration:
             parse_workload(d, d["name"]) for d in self._documents(2 * amounts.dlrms, 2 * amounts.transformers)
         ]
         kernels = chosen_kernels(workloads, self.ranks.device, amounts.kernels, self.seed)
-        rounds = list(rounds_of([*kernels, *traced_kernels(self.seed)], self.seed))
+        rounds = list(rounds_of([*kernels, *other_kernels(self.seed)], self.seed))
         for i, members in enumerate(self._until(deadline, KERNELS, rounds)):
             missing = [k for k in members if not self.journal.known(KERNELS, kernel_record(k))]
             if not missing:

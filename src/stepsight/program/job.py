@@ -42,8 +42,6 @@ class Sizing(Enum):
 
     STATED = "stated"
     """By a description, or by the recorded inputs of the operator that launched it."""
-    NAMED = "named"
-    """By the kernel's own name: its template parameters spell the sizes out."""
     COUNTED = "counted"
     """By a launch grid that counts its elements."""
     UNKNOWN = "unknown"

@@ -10,10 +10,9 @@ Clocks have the shape (configurations, ranks of the lane).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.program.job import Group
@@ -22,7 +21,6 @@ from stepsight.simulate.narrow import walk_narrow
 from stepsight.simulate.periods import continued
 from stepsight.simulate.rendezvous import Arrival, Clocks, Rendezvous, Steps
 
-BoolArray = npt.NDArray[np.bool_]
 WIDE = 128
 """Clocks (configurations × ranks) from which on a loop over launches beats a scan along them:
 measured on two x86 cores with numpy 2, where the two took about as long at 128."""
@@ -35,20 +33,12 @@ class Priced:
     ``host_us[m]`` is what the host spends before mark m; ``device_us[k]`` is how long
     launch k runs (for a collective: from the moment the last rank is there). ``late_us[k]``,
     where there is any, is how long after its ranks others come to collective k that the job does
-    not hold. An axis of length one serves all configurations or all ranks. ``identical`` says of every launch
-    that it takes as long on all ranks.
+    not hold. An axis of length one serves all configurations or all ranks.
     """
 
     host_us: FloatArray
     device_us: FloatArray
     late_us: FloatArray | None = None
-    identical: BoolArray | None = None
-
-    def with_alike(self) -> Priced:
-        """The same times, with what is ``identical`` found, where many ranks have times of their own."""
-        if self.device_us.shape[2] < WIDE:
-            return self
-        return replace(self, identical=(self.device_us == self.device_us[:, :, :1]).all(axis=(1, 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +104,7 @@ def walk(
             return Walk(found.finish_us, found.clocks, lane_times, found.states)
     into: list[LaneTimes | None] = list(kept) if keep else [None] * len(lanes)
     steps = [
-        _steps(lane.tape, times.with_alike(), begin[i], delays, synchronous, into[i], states[i], alone[i])
+        _steps(lane.tape, times, begin[i], delays, synchronous, into[i], states[i], alone[i])
         for i, (lane, times) in enumerate(zip(lanes, priced, strict=True))
     ]
     finish = np.zeros((configurations, ranks))
@@ -188,10 +178,8 @@ def _run_async(
     elapsed = np.cumsum(priced.host_us[step.lo : step.hi], axis=0)
     for stream, launches in step.launches:
         issued = elapsed[tape.launch_mark[launches] - step.lo] + launch_us
-        identical = priced.identical is not None and bool(priced.identical[launches].all())
-        time = (priced.device_us[:, :, :1] if identical else priced.device_us)[launches]
-        wide = host.size >= WIDE
-        in_order = _identical_at_once if identical and wide else _row_by_row if wide else _all_at_once
+        time = priced.device_us[launches]
+        in_order = _row_by_row if host.size >= WIDE else _all_at_once
         keep = kept is not None or not tape.awaited.isdisjoint(launches.tolist())
         end, clocks[stream] = in_order(host, issued, time + gap_us, clocks[stream], keep)
         if keep:
@@ -212,18 +200,6 @@ def _all_at_once(
     np.maximum(end, clock, out=end)
     end += total
     return end, end[-1].copy()
-
-
-def _identical_at_once(
-    host: FloatArray, issued: FloatArray, time: FloatArray, clock: FloatArray, keep: bool
-) -> tuple[FloatArray, FloatArray]:
-    """The same for launches that take as long on all ranks: the scans are as narrow as the times."""
-    total = np.cumsum(time, axis=0)
-    lead = issued - (total - time)
-    if keep:
-        end = np.maximum(host + np.maximum.accumulate(lead, axis=0), clock) + total
-        return end, end[-1].copy()
-    return np.empty((0, *clock.shape)), np.maximum(host + lead.max(axis=0), clock) + total[-1]
 
 
 def _row_by_row(

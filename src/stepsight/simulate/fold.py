@@ -17,6 +17,7 @@ import numpy as np
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.program.job import Collective, Group, Job
+from stepsight.simulate.rendezvous import sets_by_size
 
 Finish = Callable[[Collective, Group], FloatArray]
 
@@ -51,7 +52,7 @@ def fold(job: Job, ranks_per_node: int, finish_us: Finish) -> Fold:
     their own.
     """
     used, unbalanced = _collectives(job)
-    matrices = {name: _by_size(job.groups[name]) for name in sorted(used & set(job.groups))}
+    matrices = {name: sets_by_size(job.groups[name]) for name in sorted(used & set(job.groups))}
     missing = used - set(job.groups)
     if missing:
         raise StepsightError(
@@ -89,15 +90,6 @@ def _starts(job: Job) -> IntArray:
     if not job.start_us:
         return np.zeros(job.ranks, dtype=np.int64)
     return np.unique(np.array(job.start_us), return_inverse=True)[1]
-
-
-def _by_size(sets: tuple[Group, ...]) -> list[IntArray]:
-    """A group's sets of ranks as matrices, one a size, a row a set."""
-    sizes: dict[int, list[tuple[int, ...]]] = {}
-    for group in sets:
-        if group.ranks:
-            sizes.setdefault(len(group.ranks), []).append(group.ranks)
-    return [np.array(rows, dtype=np.int64) for rows in sizes.values()]
 
 
 def _places(ranks: int, matrices: list[IntArray], ranks_per_node: int) -> tuple[IntArray, ...]:

@@ -95,9 +95,14 @@ def estimate_collective(job: Job, platform: Platform, item: Collective) -> Estim
     sets = job.groups.get(item.group, ())
     if not sets or len(sets[0].ranks) > platform.spec.ranks:
         return None
-    kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
-    kind = "all_to_all" if kind == "all_to_allv" else kind
-    return platform.conditions.collective(item.group, kind, size, sets[0].ranks)
+    return platform.conditions.collective(item.group, *_modelled_as(item), sets[0].ranks)
+
+
+def _modelled_as(item: Collective) -> tuple[str, float]:
+    """The kind and bytes by which models know a collective."""
+    if item.kind == "barrier":
+        return "all_reduce", 4.0
+    return "all_to_all" if item.kind == "all_to_allv" else item.kind, item.bytes
 
 
 class JobPricer:
@@ -300,8 +305,7 @@ class JobPricer:
 
     def _balanced(self, item: Collective, sets: _Sets, way: int) -> Estimate:
         """Sets that lie on the nodes in the same way take the same time."""
-        kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
-        kind = "all_to_all" if kind == "all_to_allv" else kind
+        kind, size = _modelled_as(item)
         if item.spans:
             if item.spans not in self.shapes:
                 nodes, per_node = layout(np.array([item.spans]), self.platform.spec.gpus_per_node)

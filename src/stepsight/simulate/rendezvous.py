@@ -30,6 +30,15 @@ class Arrival:
     device_us: FloatArray
 
 
+def sets_by_size(sets: Sequence[Group]) -> list[IntArray]:
+    """A group's sets of ranks as matrices: one for each size, a row for each set."""
+    sizes: dict[int, list[tuple[int, ...]]] = {}
+    for group in sets:
+        if group.ranks:
+            sizes.setdefault(len(group.ranks), []).append(group.ranks)
+    return [np.array(rows, dtype=np.int64) for rows in sizes.values()]
+
+
 Steps = Generator[Arrival, tuple[FloatArray, FloatArray], Clocks]
 """A lane under way: yields arrivals, is sent (begin, end), returns where its clocks stand."""
 
@@ -100,16 +109,12 @@ class Rendezvous:
         return gathering.begin[:, ranks], gathering.end[:, ranks]
 
     def _sets(self, group: str) -> list[IntArray]:
-        """The group's sets of ranks as matrices, one a size, a row a set."""
         if group not in self.sets:
             if group not in self.groups:
                 raise StepsightError(
                     f"a collective names process group {group!r}, which the job does not have"
                 )
-            by_size: dict[int, list[tuple[int, ...]]] = {}
-            for ranks in (g.ranks for g in self.groups[group]):
-                by_size.setdefault(len(ranks), []).append(ranks)
-            self.sets[group] = [np.array(rows, dtype=np.int64) for rows in by_size.values()]
+            self.sets[group] = sets_by_size(self.groups[group])
         return self.sets[group]
 
     def _deadlock(self, standing: Mapping[int, Arrival | None]) -> str:

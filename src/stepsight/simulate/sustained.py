@@ -56,28 +56,25 @@ def alone_us(kernel: Kernel, time_us: float, gpu: GpuSpec) -> float:
 def at_boost(kernels: Sequence[Kernel], platform: Platform) -> tuple[Estimates, Draws]:
     """Times and draws at boost clock; some kernels stand for many."""
     single = [i for i, k in enumerate(kernels) if not k.parts]
-    plain = platform.conditions.kernels([kernels[i] for i in single])
+    plain, drawn = platform.conditions.kernels([kernels[i] for i in single])
     if len(single) == len(kernels):
-        return plain
+        return plain, drawn
     known = platform.conditions.known_kernels(part for k in kernels for part, _ in k.parts)
-    gap_us = platform.spec.gpu.kernel_gap_us
-    summed = {i: _summed(k, known, gap_us) for i, k in enumerate(kernels) if k.parts}
-    n = len(kernels)
-    time_us, spread, source = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
-    drawn = [np.zeros(n) for _ in range(4)]
-    time_us[single], spread[single], source[single] = plain[0].time_us, plain[0].spread, plain[0].source
-    notes = {single[at]: note for at, note in plain[0].notes.items()}
-    arrays = (plain[1].time_us, plain[1].clock_bound_us, plain[1].flop_j, plain[1].byte_j)
-    for mine, given in zip(drawn, arrays, strict=True):
-        mine[single] = given
-    for i, one in summed.items():
-        time_us[i], spread[i], source[i] = one.estimate.time_us, one.estimate.spread, int(one.estimate.source)
-        values = (one.draw.time_us, one.draw.clock_bound_us, one.draw.flop_j, one.draw.byte_j)
-        for mine, value in zip(drawn, values, strict=True):
-            mine[i] = value
+    rows = np.zeros((7, len(kernels)))
+    rows[:, single] = (
+        plain.time_us, plain.source, plain.spread,
+        drawn.time_us, drawn.clock_bound_us, drawn.flop_j, drawn.byte_j,
+    )  # fmt: skip
+    notes = {single[at]: note for at, note in plain.notes.items()}
+    for i in set(range(len(kernels))).difference(single):
+        one = _summed(kernels[i], known, platform.spec.gpu.kernel_gap_us)
+        rows[:, i] = (
+            one.estimate.time_us, one.estimate.source, one.estimate.spread,
+            one.draw.time_us, one.draw.clock_bound_us, one.draw.flop_j, one.draw.byte_j,
+        )  # fmt: skip
         if one.estimate.note:
             notes[i] = one.estimate.note
-    return Estimates(time_us, source, spread, notes), Draws(*drawn)
+    return Estimates(rows[0], rows[1].astype(np.int64), rows[2], notes), Draws(*rows[3:])
 
 
 def _summed(kernel: Kernel, known: Mapping[Kernel, KernelTime], gap_us: float) -> KernelTime:

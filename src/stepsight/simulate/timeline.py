@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from stepsight.estimate import FloatArray, Source
 from stepsight.platform.load import Platform
-from stepsight.program.job import Job, Kernel, RankProgram
+from stepsight.program.job import Job, RankProgram
 from stepsight.program.observation import Observations
 from stepsight.simulate.contention import settle
 from stepsight.simulate.engine import LaneTimes, Priced, Walk, clocks_at, walk
-from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.periods import evenly, same_advance
 from stepsight.simulate.price import COMMUNICATION, PricedJob, PricedLane, price
 from stepsight.simulate.rendezvous import Clocks

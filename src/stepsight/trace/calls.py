@@ -20,11 +20,9 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.tables import op_class
 from stepsight.program.aten.call import Precision
 from stepsight.program.aten.products import attention_kernel
-from stepsight.program.aten.rows import row_kernel
 from stepsight.program.aten.table import lower
 from stepsight.program.job import Kernel, Sizing
 from stepsight.program.observation import Observation
-from stepsight.trace.constants import COUNTED_SPREAD
 from stepsight.trace.events import Event
 from stepsight.trace.kernel_names import (
     PRODUCT,
@@ -53,7 +51,6 @@ _ATTENTION_OP = re.compile(r"flash_?att|scaled_dot_product|efficient_attention|f
 _IN_PART = re.compile(r"slice|split|select|embedding|index")
 """What Inductor names fused kernels by when they read or write a part of a tensor."""
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose", re.IGNORECASE)
-_ROWS = frozenset({"softmax", "softmax_backward", "layer_norm", "layer_norm_backward", "layer_norm_weights"})
 Sized = tuple[Kernel | None, int]
 """A launched kernel's work, and the number of the group of kernels that share it."""
 
@@ -142,11 +139,8 @@ class Calls:
             made, share = self._call(at).sized[which]
         if made is None:
             share = 1.0
-            made = None if _communicates(event.name) else counted(event, op)
-            made = replace(made, size_spread=COUNTED_SPREAD) if made else unsized(event, op)
-        observed = Observation(
-            event.dur, late_us, waited_us, share, opaque=made.sizing is Sizing.UNKNOWN
-        )  # fmt: skip
+            made = (None if _communicates(event.name) else counted(event, op)) or unsized(event, op)
+        observed = Observation(event.dur, late_us, waited_us, share, opaque=made.sizing is Sizing.UNKNOWN)
         return replace(made, stream=stream, operator=made.operator or short_name(event.name)), observed
 
     def _call(self, op: int) -> Call:
@@ -197,10 +191,8 @@ def _lowered(op: Event, names: tuple[str, ...], result: tuple[int, ...]) -> tupl
     if _ATTENTION_OP.search(op.name):
         return _attention(op)
     call = traced_call(op, strided=strided, result=result)
-    if call is None:
-        return _custom(op, names)
     try:
-        kernels = lower(call, Precision(tf32, tf32)).kernels
+        kernels = lower(call, Precision(tf32, tf32)).kernels if call else ()
     except (KeyError, IndexError, ValueError, TypeError):
         return ()  # inputs that the call's schema does not explain
     if products:
@@ -236,28 +228,6 @@ def _triton(op: Event) -> tuple[Kernel, ...]:
             read_bytes=float(sum(touched) - written), write_bytes=float(max(written, 1)),
         ),
     )  # fmt: skip
-
-
-def _custom(op: Event, names: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """A function of another library that launches one kernel whose name states what it does."""
-    tensors = tensors_of(op)
-    working = [name for name in names if STREAM not in kinds_of(name)] or list(names)
-    kinds = kinds_of(working[0]) if len(set(working)) == 1 else ()
-    if not tensors or not kinds:
-        return ()
-    kind, largest = kinds[0], max(tensors, key=lambda t: t.elements)
-    if kind in _ROWS:
-        return (replace(row_kernel(kind, largest), operator=op.name),)
-    if kind == STREAM and len(names) == 1:
-        out = largest
-        reads = float(sum(t.bytes for t in tensors))
-        return (
-            Kernel.of(
-                "elementwise", out.dtype, operator=op.name, elements=max(out.elements, 1), read_bytes=reads,
-                write_bytes=float(out.bytes),
-            ),
-        )  # fmt: skip
-    return ()
 
 
 def _attention(op: Event) -> tuple[Kernel, ...]:

@@ -1,15 +1,14 @@
 """What a kernel's name and launch grid state by themselves: its kind, its type, how many elements it covers.
 
-PyTorch's element-wise kernels handle a known number of elements per block. Template parameters are compiled
-in: a softmax that keeps a row in a warp's registers names the row's length, flash attention the head's width
-and the queries of a block. Nothing else is read off a grid: a kernel whose sizes nothing states keeps its
-measured time.
+PyTorch's element-wise kernels handle a known number of elements per block. Nothing else is read off a grid: a
+kernel whose sizes nothing states keeps its measured time.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -17,6 +16,7 @@ import msgspec
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel, Sizing
+from stepsight.trace.constants import COUNTED_SPREAD
 from stepsight.trace.events import NO_RAW, Event
 from stepsight.trace.link import LinkedTrace
 
@@ -51,6 +51,7 @@ _KINDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
     )
 )  # fmt: skip
 """Kinds of kernel by what their names hold; the first that fits."""
+_COMPUTE_BOUND = frozenset((PRODUCT, "attention", "attention_backward"))
 _OF_FAMILY = {
     **dict.fromkeys(("gemm", "conv", "conv_dgrad", "conv_wgrad"), PRODUCT),
     **dict.fromkeys(("elementwise", "copy_d2d", "transpose", "other"), STREAM),
@@ -61,19 +62,7 @@ _WORK_PER_BLOCK = re.compile(r"elementwise_kernel<(\d+),\s*(\d+)")
 _TENSILE = re.compile(r"^Cijk_\w+?_\w+?_([A-Z0-9]+)_")
 """Products of AMD's Tensile: letters after the order of indices are the types of inputs, result and sum."""
 _TENSILE_TYPES = {"B": "bf16", "H": "fp16", "F8": "fp8", "X": "tf32", "S": "fp32"}
-_WARP_SOFTMAX = re.compile(r"softmax_warp_(forward|backward)<(?:[^<>]*?,)?\s*(\d+)\s*[,>]")
-"""The first number among the parameters is the binary logarithm of the row's length."""
-_TWO_ROWS = 128
-"""Rows of up to this many elements go two to a warp (PyTorch's softmax_warp kernels)."""
-_FLASH = re.compile(
-    r"Flash_(fwd|bwd)_kernel_traits<(\d+), (\d+), (\d+)[^>]*(?:>[^<>]*|<[^<>]*>)*?>\s*>?,\s*"
-    r"(?:true|false|\(bool\)[01]),\s*(true|false|\(bool\)[01])"
-)
-"""Head width, queries per block, keys per block; after the traits: dropout or not, causal or not."""
-_CHUNK = 65536
-"""Elements of a chunk in PyTorch's and apex's multi-tensor kernels."""
-_FILLED = 0.75
-"""A tensor's last chunk is half full on average, and most tensors have one to four."""
+_TWO_INPUTS = re.compile(r"BinaryFunctor|CUDAFunctor_add|^(?!.*CUDAFunctorOnSelf).*Functor_add")
 _LARGE_PRODUCT, _LARGE_STREAM = 2048.0, 2.0**24
 """A side of a product, and elements of a copy, that fill any GPU."""
 
@@ -170,32 +159,24 @@ def _per_block(event: Event) -> float:
 
 
 def counted(event: Event, operator: str = "") -> Kernel | None:
-    """A kernel whose name or grid states its sizes; None for all others and where there is no grid."""
-    kinds = kinds_of(event.name)
-    if not event.grid() or not kinds:
+    """An element-wise kernel by its grid; None for all others and where there is no grid."""
+    if not event.grid() or STREAM not in kinds_of(event.name):
         return None
-    dtype = dtype_by_name(event.name)
-    elements, width = elements_by_grid(event), 4 if dtype == "tf32" else dtype_bytes(dtype)
-    if kinds[0] in ("softmax", "softmax_backward"):
-        return _warp_softmax(event, dtype, operator)
-    if kinds[0] in ("attention", "attention_backward"):
-        return _flash(event, dtype, operator)
-    if kinds[0] == "optimizer":
-        return _multi_tensor(event, operator)
-    if STREAM not in kinds:
-        return None
-    inputs = 2 if _is_binary(event.name) else 1
-    return Kernel.of(
+    dtype, elements = dtype_by_name(event.name), elements_by_grid(event)
+    size_bytes = elements * (4 if dtype == "tf32" else dtype_bytes(dtype))
+    inputs = 2 if _TWO_INPUTS.search(event.name) else 1
+    kernel = Kernel.of(
         "elementwise", dtype, operator=operator, sizing=Sizing.COUNTED, elements=elements,
-        read_bytes=inputs * elements * width, write_bytes=elements * width,
+        read_bytes=inputs * size_bytes, write_bytes=size_bytes,
     )  # fmt: skip
+    return replace(kernel, size_spread=COUNTED_SPREAD)
 
 
 def unsized(event: Event, operator: str = "") -> Kernel:
     """A kernel whose sizes nothing states: it keeps its measured time. On another GPU that time is scaled as
-    a large product's or a large copy's would be."""
+    a large product's (attention too) or a large copy's would be."""
     name, dtype = operator or short_name(event.name), dtype_by_name(event.name)
-    if PRODUCT in kinds_of(event.name):
+    if not _COMPUTE_BOUND.isdisjoint(kinds_of(event.name)):
         n = _LARGE_PRODUCT
         return Kernel.of("gemm", dtype, operator=name, sizing=Sizing.UNKNOWN, batch=1, m=n, n=n, k=n)
     moved = 4 * _LARGE_STREAM
@@ -203,48 +184,3 @@ def unsized(event: Event, operator: str = "") -> Kernel:
         "elementwise", dtype, operator=name, sizing=Sizing.UNKNOWN, elements=_LARGE_STREAM, read_bytes=moved,
         write_bytes=moved,
     )  # fmt: skip
-
-
-def _warp_softmax(event: Event, dtype: str, operator: str) -> Kernel | None:
-    """A softmax whose rows live in registers."""
-    found = _WARP_SOFTMAX.search(event.name)
-    if found is None:
-        return None
-    cols = 2.0 ** int(found[2])
-    warps = (*event.block(), 1, 1)[1]
-    rows = float(prod(event.grid()) * warps * (2 if cols <= _TWO_ROWS else 1))
-    family = "softmax_backward" if found[1] == "backward" else "softmax"
-    return Kernel.of(family, dtype, operator=operator, sizing=Sizing.NAMED, rows=rows, cols=cols)
-
-
-def _flash(event: Event, dtype: str, operator: str) -> Kernel | None:
-    """Flash attention: a block takes some queries (backward: keys) of one head of one sample. Keys are
-    taken to be as many as queries."""
-    found = _FLASH.search(event.name)
-    if found is None or len(event.grid()) < 3:
-        return None
-    forward = found[1] == "fwd"
-    blocks, batch, heads = event.grid()[:3]
-    length = float(blocks * int(found[3] if forward else found[4]))
-    causal = float(found[5] in ("true", "(bool)1"))
-    return Kernel.of(
-        "attention" if forward else "attention_backward", dtype, operator=operator, sizing=Sizing.NAMED,
-        batch=batch, heads=heads, kv_heads=heads, q=length, kv=length,
-        head_dim=float(found[2]), causal=causal,
-    )  # fmt: skip
-
-
-def _multi_tensor(event: Event, operator: str) -> Kernel:
-    """A foreach or fused optimizer kernel: a block takes a chunk of one tensor of each list."""
-    lists = re.search(r"TensorList\w*Metadata<(\d+)", event.name)
-    depth = int(lists[1]) if lists else 2
-    elements = float(prod(event.grid()) * _CHUNK * _FILLED)
-    return Kernel.of(
-        "optimizer", "fp32", operator=operator, sizing=Sizing.COUNTED, elements=elements,
-        read_bytes=4 * depth * elements, write_bytes=4 * max(depth - 1, 1) * elements, tensors=30,
-    )  # fmt: skip
-
-
-def _is_binary(kernel: str) -> bool:
-    named = "BinaryFunctor" in kernel or "CUDAFunctor_add" in kernel
-    return named or ("CUDAFunctorOnSelf" not in kernel and "Functor_add" in kernel)
