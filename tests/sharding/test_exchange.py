@@ -41,7 +41,7 @@ def communicated(workload, platform, plan):
     """By rank, the collectives of pooled embeddings (forward) and their gradients as ``predict`` has them."""
     job = workload.with_plan(plan).job()
     there, back = np.zeros(workload.ranks), np.zeros(workload.ranks)
-    for lane in price(job, platform, alike_once=False).lanes:
+    for lane in price(job, platform, fold_identical=False).lanes:
         times = np.broadcast_to(lane.times.device_us[:, 0], (len(lane.times.device_us), len(lane.lane.ranks)))
         ops = job.programs[int(lane.programs[0])].ops
         items = [(op.phase, item) for op in ops for item in launches_of(op)]

@@ -79,7 +79,7 @@ def test_the_answer_is_that_of_all_ranks(spread):
     platform = load_platform("8xA100-SXM4-80G")
     job = split(data=data, tensor=tensor, pipeline=pipeline).job()
     once = run(price(job, platform), platform)
-    all_of_them = run(price(job, platform, alike_once=False), platform)
+    all_of_them = run(price(job, platform, fold_identical=False), platform)
     assert once.priced.fold.job.ranks < all_of_them.priced.fold.job.ranks
     assert once.step_us == pytest.approx(all_of_them.step_us, rel=1e-12)
     np.testing.assert_allclose(once.end_us, all_of_them.end_us, rtol=1e-12)

@@ -21,7 +21,7 @@ from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
 from stepsight.sharding.loads import Loads, LookupModel, PartCosts, SeparateLookups, TablePart, scaled_to
-from stepsight.simulate.shared_memory import side_by_side
+from stepsight.simulate.contention import side_by_side
 from stepsight.simulate.template import END, Slot, StepTemplate
 from stepsight.simulate.timeline import simulate
 from stepsight.tables.plan import COLUMN_WISE, Plan, Shard

@@ -172,7 +172,7 @@ class BlockWalk:
             name: tuple(Group(name, (r,)) for r in range(len(programs))) for name in dict.fromkeys(named)
         }
         job = Job(programs, tuple(range(len(programs))), groups)
-        self.priced: PricedJob = price(job, platform, alike_once=False, times=tuple(times.values()))
+        self.priced: PricedJob = price(job, platform, fold_identical=False, times=tuple(times.values()))
         self.number = {key: i for i, key in enumerate(ops)}
         blocks = {self.number[_key(e)] for s in schedule.stages for e in s.events if isinstance(e, Block)}
         self.clocks = {COMPUTE: 1}

@@ -7,7 +7,8 @@ Collectives of one rank that run at the same time, on streams of their own, shar
 each moves at half its speed while another is under way. A kernel that begins on one compute stream
 while one that fills the GPU runs on another gets what that one's blocks leave.
 What overlaps with what depends on those very times, so the walk is repeated until
-nothing moves.
+nothing moves. Ranks of one node that look up at the same time share its memory; GPUs have memories of their
+own, and their platforms state a slowdown of one.
 """
 
 from __future__ import annotations
@@ -147,20 +148,46 @@ def _held(tape: LoweredProgram, computing: BoolArray, base: Priced, times: LaneT
     if len(streams) < 2:
         return held
     alone = np.broadcast_to(base.device_us, held.shape)
-    for c in range(held.shape[1]):
-        for r in range(held.shape[2]):
-            filling = np.flatnonzero(computing & (alone[:, c, r] >= FILLS_US))
-            start, end, of = times.start_us[filling, c, r], times.end_us[filling, c, r], stream_of[filling]
-            for stream, other in permutations(streams, 2):
-                mine, theirs = of == stream, of == other
-                held[filling[mine], c, r] += _behind(start[mine], end[mine], start[theirs], end[theirs])
+    for c, r in np.ndindex(*held.shape[1:]):
+        fills = computing & (alone[:, c, r] >= FILLS_US)
+        start, end = times.start_us[:, c, r], times.end_us[:, c, r]
+        for stream, other in permutations(streams, 2):
+            mine, theirs = fills & (stream_of == stream), fills & (stream_of == other)
+            held[mine, c, r] += _under_earlier(start[mine], end[mine], start[theirs], end[theirs])
     return held
 
 
-def _behind(start: FloatArray, end: FloatArray, first: FloatArray, last: FloatArray) -> FloatArray:
+def _under_earlier(start: FloatArray, end: FloatArray, first: FloatArray, last: FloatArray) -> FloatArray:
     """Of each interval, what overlaps the one of the others (a stream's, in order) begun before it."""
     if not len(first):
         return np.zeros_like(start)
     before = np.searchsorted(first, start, side="left") - 1
     until = np.minimum(end, last[np.maximum(before, 0)])
     return np.where(before >= 0, np.maximum(until - start, 0.0), 0.0)
+
+
+_PHASES = {"embedding": "lookups_forward", "embedding_backward": "lookups_backward"}
+
+
+def slowdown_of(contention: ContentionSpec, family: str) -> float:
+    """How many times longer a kernel of this family takes while all ranks of the node run one."""
+    return float(getattr(contention, _PHASES[family])) if family in _PHASES else 1.0
+
+
+def side_by_side(together_us: FloatArray, slowdown: float, ranks_per_node: int) -> FloatArray:
+    """When each rank is done with its lookups; the last axis are the ranks, node after node.
+
+    ``together_us`` is what each would take if all ranks of its node were at work all the time. They start
+    together, after the exchange. With m of n at work a rank is slowed by a share (m - 1) / (n - 1) of that.
+    """
+    n = min(ranks_per_node, together_us.shape[-1])
+    if slowdown <= 1.0 or n <= 1 or together_us.shape[-1] % n:
+        return together_us
+    alone = (together_us / slowdown).reshape(*together_us.shape[:-1], -1, n)
+    order = np.argsort(alone, axis=-1)
+    pieces = np.diff(np.take_along_axis(alone, order, axis=-1), axis=-1, prepend=0.0)
+    at_work = np.arange(n, 0, -1)
+    done = np.cumsum(pieces * (1 + (slowdown - 1) * (at_work - 1) / (n - 1)), axis=-1)
+    result = np.empty_like(done)
+    np.put_along_axis(result, order, done, axis=-1)
+    return result.reshape(together_us.shape)

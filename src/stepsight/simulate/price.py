@@ -21,10 +21,10 @@ from stepsight.overheads.tables import host_work_us
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op, RankProgram
 from stepsight.program.observation import UNOBSERVED, Observation, Observations, ObservedJob, of_launches
+from stepsight.simulate.contention import side_by_side, slowdown_of
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.fold import Fold, fold, layout, unfolded
 from stepsight.simulate.lowering import Lane, LoweredProgram, lanes, launches_of
-from stepsight.simulate.shared_memory import side_by_side, slowdown_of
 from stepsight.simulate.sustained import sustained
 
 COMMUNICATION = "communication"
@@ -72,7 +72,7 @@ class PricedJob:
 
 
 def price(
-    job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_once: bool = True,
+    job: Job, platform: Platform, replay: Iterable[str] = (), *, fold_identical: bool = True,
     seen: Observations = (), times: Sequence[float] = (),
 ) -> PricedJob:  # fmt: skip
     """Estimate every kernel, collective and host gap; ``replay`` names what is taken from the trace, whose
@@ -81,10 +81,10 @@ def price(
     Ranks that are identical are priced once, unless the caller is going to change some of them. ``times``:
     how often each program runs in a step, where that is not once per rank.
     """
-    book = JobPricer(job, platform, frozenset(replay), alike_once, seen, times)
+    pricer = JobPricer(job, platform, frozenset(replay), fold_identical, seen, times)
     synchronous = platform.spec.host.synchronous
-    priced = tuple(book.lane(lane) for lane in lanes(book.fold.job, synchronous=synchronous))
-    return PricedJob(job, priced, book.notes, book.fold, seen, book.clock, book.dynamic_j)
+    priced = tuple(pricer.lane(lane) for lane in lanes(pricer.fold.job, synchronous=synchronous))
+    return PricedJob(job, priced, pricer.notes, pricer.fold, seen, pricer.clock, pricer.dynamic_j)
 
 
 def estimate_collective(job: Job, platform: Platform, item: Collective) -> Estimate | None:
@@ -109,8 +109,8 @@ class JobPricer:
     """Looks times up once per distinct kernel, collective and operator."""
 
     def __init__(
-        self, job: Job, platform: Platform, replayed: frozenset[str], alike_once: bool, seen: Observations,
-        times: Sequence[float] = (),
+        self, job: Job, platform: Platform, replayed: frozenset[str], fold_identical: bool,
+        seen: Observations, times: Sequence[float],
     ) -> None:  # fmt: skip
         self.times = times
         self.job, self.platform, self.replayed = job, platform, replayed
@@ -120,7 +120,7 @@ class JobPricer:
         self.collectives: dict[tuple[str, str, float, tuple[int, ...], Copies | None], Estimate] = {}
         # Ranks on one memory slow each other by their own sizes, so each of them is walked.
         contention = platform.spec.contention
-        apart = not alike_once or max(contention.lookups_forward, contention.lookups_backward) > 1.0
+        apart = not fold_identical or max(contention.lookups_forward, contention.lookups_backward) > 1.0
         self.own: dict[tuple[int, tuple[int, ...]], tuple[FloatArray, Estimate]] = {}
         per_node = platform.spec.gpus_per_node
         self.fold = unfolded(job) if apart else fold(job, per_node, lambda c, g: self._by_rank(c, g)[0])

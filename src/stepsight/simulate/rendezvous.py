@@ -75,7 +75,7 @@ class Rendezvous:
         while standing:
             moved = False
             for index in list(standing):
-                while (arrival := standing[index]) is None or self._settled(index, arrival):
+                while (arrival := standing[index]) is None or self._everyone_came(index, arrival):
                     moved = True
                     try:
                         lane = steps[index]
@@ -95,7 +95,7 @@ class Rendezvous:
             self.gatherings[group, ordinal] = _Gathering(self.shape, self._sets(group), arrival.meeting)
         self.gatherings[group, ordinal].add(self.lanes[index].ranks, arrival)
 
-    def _settled(self, index: int, arrival: Arrival) -> bool:
+    def _everyone_came(self, index: int, arrival: Arrival) -> bool:
         gathering = self.gatherings[arrival.meeting.group, arrival.meeting.ordinal]
         return bool(gathering.done[self.lanes[index].ranks].all())
 

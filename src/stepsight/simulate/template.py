@@ -58,7 +58,7 @@ class StepTemplate:
 
     def __init__(self, job: Job, platform: Platform, slots: Mapping[str, Slot]) -> None:
         self.job, self.platform = job, platform
-        priced = price(job, platform, alike_once=False)
+        priced = price(job, platform, fold_identical=False)
         steady = run(priced, platform).stretched
         self._lanes = [
             self._opened(lane, times, slots) for lane, times in zip(priced.lanes, steady, strict=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepsight.hardware.spec import ContentionSpec
-from stepsight.simulate.shared_memory import side_by_side, slowdown_of
+from stepsight.simulate.contention import side_by_side, slowdown_of
 
 LOADS = st.lists(st.floats(0.0, 1e5), min_size=1, max_size=8)
 
