@@ -17,8 +17,7 @@ from stepsight.constants import area, table
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
 
-_CONSTANTS = area("kernels")
-MEETING = _CONSTANTS.number("MEETING")
+C = area("kernels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def meet(memory_us: FloatArray, instructions_us: FloatArray) -> FloatArray:
     small = np.minimum(memory_us, instructions_us)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(large > 0, small / large, 0.0)
-    return np.asarray(large * (1 + share**MEETING) ** (1 / MEETING))
+    return np.asarray(large * (1 + share**C.MEETING) ** (1 / C.MEETING))
 
 
 ONE_BLOCK_KEYS = 2304

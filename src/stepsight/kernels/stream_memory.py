@@ -17,18 +17,8 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.machine import resident_threads
 
-_CONSTANTS = area("kernels")
-CACHE_SPEEDUP = _CONSTANTS.number("CACHE_SPEEDUP")
-CACHE_SPILL = _CONSTANTS.number("CACHE_SPILL")
-FOUND_BACKWARD = _CONSTANTS.number("FOUND_BACKWARD")
-INLINE_ECC = _CONSTANTS.number("INLINE_ECC")
-IN_CACHE = _CONSTANTS.number("IN_CACHE")
-L2_REACHED = _CONSTANTS.number("L2_REACHED")
-LARGE_L2_MB = _CONSTANTS.number("LARGE_L2_MB")
-ROWS_IN_CACHE = _CONSTANTS.number("ROWS_IN_CACHE")
-SLOW_MEMORY = _CONSTANTS.number("SLOW_MEMORY")
-SPILLED_HITS = _CONSTANTS.number("SPILLED_HITS")
-TURING_MEMORY = _CONSTANTS.number("TURING_MEMORY")
+C = area("kernels")
+SLOW_MEMORY = C.number("SLOW_MEMORY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +48,25 @@ LATENCY_BOUND = frozenset({"softmax", "layer_norm"})
 def board_share(spec: GpuSpec) -> float:
     """What a board's memory gives of its bandwidth, relative to boards with HBM."""
     if spec.inline_ecc:
-        return INLINE_ECC
-    return TURING_MEMORY if spec.architecture == "turing" else 1.0
+        return C.INLINE_ECC
+    return C.TURING_MEMORY if spec.architecture == "turing" else 1.0
 
 
 def cache_speed(batch: Batch, spec: GpuSpec, traffic: FloatArray) -> FloatArray:
     """How many times faster than device memory the traffic moves, by what stays in L2."""
     ratio = spec.l2_gbps / spec.memory_gbps
-    if spec.l2_mb < LARGE_L2_MB:
+    if spec.l2_mb < C.LARGE_L2_MB:
         return np.ones(len(batch))
     if ratio > SLOW_MEMORY:
         # The family's share of bandwidth is of the cache's then.
         filled = traffic / (spec.l2_mb * 2**20)
-        hits = _found_share(batch) * np.interp(filled, (1.0, CACHE_SPILL, 2.0), (1.0, SPILLED_HITS, 0.0))
-        faster = ratio / board_share(spec) * (ROWS_IN_CACHE if batch.family in LATENCY_BOUND else 1.0)
+        hits = _found_share(batch) * np.interp(filled, (1.0, C.CACHE_SPILL, 2.0), (1.0, C.SPILLED_HITS, 0.0))
+        faster = ratio / board_share(spec) * (C.ROWS_IN_CACHE if batch.family in LATENCY_BOUND else 1.0)
         return np.asarray(1 / (1 - hits + hits / faster))
     if batch.family in LATENCY_BOUND:
         return np.ones(len(batch))
-    filled = traffic / (IN_CACHE * spec.l2_mb * 1e6)
-    return np.asarray(1 + (max(CACHE_SPEEDUP, L2_REACHED * ratio) - 1) * np.clip(2 - filled, 0, 1))
+    filled = traffic / (C.IN_CACHE * spec.l2_mb * 1e6)
+    return np.asarray(1 + (max(C.CACHE_SPEEDUP, C.L2_REACHED * ratio) - 1) * np.clip(2 - filled, 0, 1))
 
 
 def reread_bytes(batch: Batch, spec: GpuSpec) -> FloatArray:
@@ -100,4 +90,4 @@ def _found_share(batch: Batch) -> FloatArray:
     """What of a kernel's operands may be in the cache at all: a gradient's kernel finds the gradient that was
     just made, not what the forward left long before it."""
     backward = batch.where(lambda kind: kind.variant.endswith("_backward"))
-    return np.where(backward | batch.family.endswith("_backward"), FOUND_BACKWARD, 1.0)
+    return np.where(backward | batch.family.endswith("_backward"), C.FOUND_BACKWARD, 1.0)

@@ -35,18 +35,8 @@ from stepsight.kernels.stream_costs import (
 from stepsight.kernels.stream_memory import board_share, cache_speed, reread_bytes
 from stepsight.program.variants import PAGEABLE
 
-_CONSTANTS = area("kernels")
-AMD_LONG_SOFTMAX = _CONSTANTS.number("AMD_LONG_SOFTMAX")
-GDDR_NORMS = _CONSTANTS.number("GDDR_NORMS")
-INDEXED_RATE = _CONSTANTS.number("INDEXED_RATE")
-PAGEABLE_GBPS = _CONSTANTS.number("PAGEABLE_GBPS")
-REDUCE_ROWS = _CONSTANTS.number("REDUCE_ROWS")
-REDUCE_TURNS = _CONSTANTS.number("REDUCE_TURNS")
-REDUCE_TURN_US = _CONSTANTS.number("REDUCE_TURN_US")
-UNMEASURED_SPREAD = _CONSTANTS.number("UNMEASURED_SPREAD")
-USUAL_SHARE = _CONSTANTS.number("USUAL_SHARE")
-WARP_COLUMNS = _CONSTANTS.whole("WARP_COLUMNS")
-WARP_HALF_RATE = _CONSTANTS.number("WARP_HALF_RATE")
+C = area("kernels")
+WARP_COLUMNS = C.whole("WARP_COLUMNS")
 
 FILE = "streams.json"
 HALF = frozenset({"fp16", "bf16"})
@@ -108,20 +98,20 @@ def stream_us(
     share = np.full(len(batch), stream.share)
     if batch.family in PCIE_FAMILIES:
         pageable = batch.where(lambda kind: kind.variant == PAGEABLE)  # the host copies it into pinned memory
-        share = np.where(pageable, np.minimum(share, PAGEABLE_GBPS / spec.pcie_gbps), share)
+        share = np.where(pageable, np.minimum(share, C.PAGEABLE_GBPS / spec.pcie_gbps), share)
     elif fitted is None:
         share = share * board_share(spec)
     else:
         plain = batch.family == "elementwise" and not variant
-        share = _shares(batch, fitted) if plain else share * (fitted.usual_share / USUAL_SHARE)
+        share = _shares(batch, fitted) if plain else share * (fitted.usual_share / C.USUAL_SHARE)
     if batch.family == "layer_norm" and spec.architecture not in OLD_GDDR and Machine.of(spec, "fp32").gddr:
-        share = share * GDDR_NORMS
+        share = share * C.GDDR_NORMS
     if spec.vendor == "amd":
         share = share * _on_amd(batch)
     rows = batch.dims.get("rows")
     extra = stream.per_row_us * rows if rows is not None else 0.0
     if batch.family == "reduce":  # values are added up in turns that wait for their loads
-        extra = REDUCE_TURN_US * np.minimum(batch.dims["cols"] / REDUCE_ROWS, REDUCE_TURNS)
+        extra = C.REDUCE_TURN_US * np.minimum(batch.dims["cols"] / C.REDUCE_ROWS, C.REDUCE_TURNS)
     if batch.family == "sort":
         extra = passes_us(batch, STREAMS["sort_pass"].start_us)
     traffic = traffic + reread_bytes(batch, spec) if rereads else traffic
@@ -134,7 +124,7 @@ def stream_us(
 def _on_amd(batch: Batch) -> FloatArray:
     """What AMD's GPUs reach of a family's share."""
     if batch.family == "softmax":
-        return np.where(batch.dims["cols"] > WARP_COLUMNS, AMD_LONG_SOFTMAX, 1.0)
+        return np.where(batch.dims["cols"] > WARP_COLUMNS, C.AMD_LONG_SOFTMAX, 1.0)
     return np.full(len(batch), AMD_SHARES.get(batch.family, 1.0))
 
 
@@ -145,9 +135,9 @@ def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
     rate = np.full(len(batch), stream.rate if bound else np.inf)
     if batch.family == "softmax":
         plain_half = batch.dtype in HALF and stream is STREAMS["softmax"]
-        rate = np.where(d["cols"] > WARP_COLUMNS, rate, WARP_HALF_RATE if plain_half else np.inf)
+        rate = np.where(d["cols"] > WARP_COLUMNS, rate, C.WARP_HALF_RATE if plain_half else np.inf)
     if "indexed" in d:
-        rate = np.where(d["indexed"] > 0, np.minimum(rate, INDEXED_RATE), rate)
+        rate = np.where(d["indexed"] > 0, np.minimum(rate, C.INDEXED_RATE), rate)
     elements = (
         d["elements"] if "elements" in d else d["rows"] * d["cols"] if "cols" in d else np.zeros(len(batch))
     )
@@ -162,7 +152,7 @@ def stream_estimates(batch: Batch, spec: GpuSpec, fitted: Streamed | None, exact
         part = batch if len(rows) == len(batch) else batch.take(rows)
         time_us, spread = stream_us(part, spec, fitted, variant)
         if not exact:
-            spread = float(np.hypot(spread, UNMEASURED_SPREAD))
+            spread = float(np.hypot(spread, C.UNMEASURED_SPREAD))
         parts.append((rows, Estimates.uniform(time_us, source, spread)))
     return put_together(parts, len(batch))
 
@@ -174,7 +164,7 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual, variant: s
     """
     base, _ = stream_us(batch, spec, None, variant, rereads=False)
     level = 1.0 if residual.same_chip(spec) else float(np.exp(-residual.trees.bias))
-    return residual.corrected(level * base, stream_columns(batch, spec), spec, UNMEASURED_SPREAD)
+    return residual.corrected(level * base, stream_columns(batch, spec), spec, C.UNMEASURED_SPREAD)
 
 
 def _shares(batch: Batch, fitted: Streamed) -> FloatArray:

@@ -15,13 +15,11 @@ from stepsight.kernels.roofline import BoolArray
 from stepsight.kernels.stream_costs import STREAMS
 from stepsight.kernels.streams import HALF, HALF_VARIANT, by_stream, corrected_stream, stream_estimates
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 LINE_BYTES = 128
 """A cache line."""
-OTHER_SOURCE_SPREAD = _CONSTANTS.number("OTHER_SOURCE_SPREAD")
 MEASURED_POINTWISE = frozenset({"", "add", "elementwise"})
-OTHER_OPERATOR_SPREAD = _CONSTANTS.number("OTHER_OPERATOR_SPREAD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class CorrectedStreams:
             answer = corrected_stream(part, self.fitted.spec, residual, variant)
             if batch.family == "elementwise" and not variant:
                 other = ~part.where(lambda kind: kind.variant in MEASURED_POINTWISE)
-                wide = np.where(other, np.hypot(answer.spread, OTHER_OPERATOR_SPREAD), answer.spread)
+                wide = np.where(other, np.hypot(answer.spread, C.OTHER_OPERATOR_SPREAD), answer.spread)
                 answer = replace(answer, spread=wide)
             parts.append((rows, answer))
         return put_together(parts, len(batch))
@@ -78,7 +76,7 @@ class FittedRows:
         if chosen is None:
             raise ValueError(f"no tables of {batch.family}")
         learned = self.fitted.learned(batch, chosen)
-        return replace(learned, spread=np.hypot(learned.spread, OTHER_SOURCE_SPREAD))
+        return replace(learned, spread=np.hypot(learned.spread, C.OTHER_SOURCE_SPREAD))
 
 
 @dataclass(frozen=True, slots=True)

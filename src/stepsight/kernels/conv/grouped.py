@@ -25,9 +25,8 @@ from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
 from stepsight.program.variants import CUDNN, GROUPED_DIRECT
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
-SPREAD = _CONSTANTS.number("GROUPED_CONV_SPREAD")
 NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
 CUDNN_NOTE = "cuDNN's depthwise kernels, by instructions and memory"
 GROUPED_NOTE = "channels in groups: products padded to tiles"
@@ -35,23 +34,20 @@ GROUPED_NOTE = "channels in groups: products padded to tiles"
 LANES: Mapping[str, int] = {"nvidia": 128, "amd": 64}
 """Lanes that a multiprocessor issues for in a clock: four warps of 32; four SIMDs of 16 (CDNA)."""
 
-ELEMENT_SLOTS = _CONSTANTS.by_name("DEPTHWISE_ELEMENT_SLOTS")
-NATIVE_TAP_SLOTS = _CONSTANTS.by_name("DEPTHWISE_TAP_SLOTS")
+ELEMENT_SLOTS = C.by_name("DEPTHWISE_ELEMENT_SLOTS")
+NATIVE_TAP_SLOTS = C.by_name("DEPTHWISE_TAP_SLOTS")
 HALF_TAP_SLOTS = 2.0
 """Two conversions to fp32 a tap."""
 WARP = 32
 WGRAD_WARPS = 8
 """The weights' gradient: a block of 256 threads, one warp an image, lanes over its pixels."""
-TURN_US = _CONSTANTS.number("DEPTHWISE_TURN_US")
 RESIDENT_WARPS = 64
 """Warps that a multiprocessor holds."""
 REDUCE_SLOTS = 100.0
 """Instructions a thread for the sum over a block."""
 
-CUDNN_TAP_SLOTS = _CONSTANTS.by_name("CUDNN_TAP_SLOTS")
-CUDNN_BANDWIDTH = _CONSTANTS.number("CUDNN_DEPTHWISE_BANDWIDTH")
+CUDNN_TAP_SLOTS = C.by_name("CUDNN_TAP_SLOTS")
 NATIVE_BANDWIDTH = 0.8
-L2_SHARE = _CONSTANTS.number("DEPTHWISE_L2_SHARE")
 
 DIRECT_NOTE = "cuDNN's direct kernels for groups in NHWC, without tensor cores"
 BLOCKED_WIDTHS = (4.0, 8.0, 16.0, 32.0)
@@ -86,7 +82,7 @@ def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     of_groups = np.where(direct, DIRECT_NOTE, GROUPED_NOTE)
     notes = np.where(native, NATIVE_NOTE, np.where(depthwise, CUDNN_NOTE, of_groups)).tolist()
     source = np.full(len(batch), int(Source.ROOFLINE))
-    return Estimates(time_us, source, np.full(len(batch), SPREAD), dict(enumerate(notes)))
+    return Estimates(time_us, source, np.full(len(batch), C.GROUPED_CONV_SPREAD), dict(enumerate(notes)))
 
 
 def _issue_us(slots: FloatArray, spec: GpuSpec) -> FloatArray:
@@ -121,16 +117,16 @@ def _native_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     turns = np.ceil(d["batch"] / warps) * np.ceil(high * wide / WARP)
     slots = blocks * warps * WARP * (turns * per_tap + REDUCE_SLOTS)
     # Image and gradient at every tap; only the pixels under the output's grid are read of the image.
-    cache = 2 * _outputs(batch) * taps * batch.element_bytes / (spec.l2_gbps * 1e3 * L2_SHARE)
+    cache = 2 * _outputs(batch) * taps * batch.element_bytes / (spec.l2_gbps * 1e3 * C.DEPTHWISE_L2_SHARE)
     waves = np.ceil(blocks * warps / (spec.sms * RESIDENT_WARPS))
-    longest = np.maximum(_issue_us(slots, spec), waves * turns * TURN_US)
+    longest = np.maximum(_issue_us(slots, spec), waves * turns * C.DEPTHWISE_TURN_US)
     return np.asarray(np.maximum(np.maximum(memory, cache), longest))
 
 
 def _cudnn_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     d = batch.dims
     slots = _outputs(batch) * d["kh"] * d["kw"] * CUDNN_TAP_SLOTS[batch.family]
-    return np.maximum(_memory_us(batch, spec, CUDNN_BANDWIDTH), _issue_us(slots, spec))
+    return np.maximum(_memory_us(batch, spec, C.CUDNN_DEPTHWISE_BANDWIDTH), _issue_us(slots, spec))
 
 
 def _several_us(batch: Batch, spec: GpuSpec) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
@@ -164,7 +160,7 @@ def _direct_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     strided = STRIDED_SLOTS * np.minimum(width, STRIDED_CHANNELS)
     per_tap = DIRECT_TAP_SLOTS + np.where(d["stride"] > 1, strided, DIRECT_SLOTS * width)
     slots = _outputs(batch) * d["kh"] * d["kw"] * per_tap
-    return np.maximum(_memory_us(batch, spec, CUDNN_BANDWIDTH), _issue_us(slots, spec))
+    return np.maximum(_memory_us(batch, spec, C.CUDNN_DEPTHWISE_BANDWIDTH), _issue_us(slots, spec))
 
 
 def _padded_products_us(batch: Batch, spec: GpuSpec) -> FloatArray:

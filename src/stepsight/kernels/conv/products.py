@@ -22,10 +22,9 @@ from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
 from stepsight.program.job import PLAIN
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 CONVOLUTIONS = frozenset({"conv", "conv_dgrad", "conv_wgrad"})
-POINTWISE_SPREAD = _CONSTANTS.number("POINTWISE_CONV_SPREAD")
 POINTWISE_NOTE = "1×1 window: a matrix product over the pixels"
 
 
@@ -70,7 +69,7 @@ def as_convolution(product: Estimates) -> Estimates:
     notes = {
         i: "; ".join(filter(None, (POINTWISE_NOTE, product.notes.get(i, "")))) for i in range(len(product))
     }
-    return Estimates(product.time_us, source, np.hypot(product.spread, POINTWISE_SPREAD), notes)
+    return Estimates(product.time_us, source, np.hypot(product.spread, C.POINTWISE_CONV_SPREAD), notes)
 
 
 Products = Callable[[Batch], Estimates]
@@ -80,10 +79,8 @@ NETWORK_CHANNELS = 32
 WINOGRAD = ((4, 36), (2, 16))
 """Pixels along a tile's side, values a tile is turned into."""
 TAPS = 3
-TRANSFORM_SHARE = _CONSTANTS.number("WINOGRAD_TRANSFORM_SHARE")
 GRADIENTS = {"conv": 1.0, "conv_dgrad": 0.9, "conv_wgrad": 1.05}
 """The gradients over the forward: together 1.95 times (median of 1,020 ResNet layers on V100)."""
-ALGORITHM_SPREAD = _CONSTANTS.number("CONV_ALGORITHM_SPREAD")
 ALGORITHM_NOTE = "fastest of a direct product and Winograd's"
 
 
@@ -108,7 +105,7 @@ def fastest_estimates(batch: Batch, spec: GpuSpec, products: Products) -> Estima
     time_us = KERNEL_FLOOR_US + GRADIENTS[batch.family] * time_us
     source = np.full(len(batch), int(Source.TRANSFERRED))
     notes = dict.fromkeys(range(len(batch)), ALGORITHM_NOTE)
-    return Estimates(time_us, source, np.hypot(answer.spread, ALGORITHM_SPREAD), notes)
+    return Estimates(time_us, source, np.hypot(answer.spread, C.CONV_ALGORITHM_SPREAD), notes)
 
 
 def _direct(batch: Batch) -> Batch:
@@ -134,5 +131,5 @@ def _multiplied(batch: Batch, side: int, values: int, spec: GpuSpec, products: P
     turned = values * tiles * (d["c_in"] + d["c_out"])
     filters = (TAPS**2 + values) * d["c_in"] * d["c_out"]
     moved = batch.element_bytes * (plain + turned + filters)
-    transforms = moved / (spec.memory_gbps * 1e3 * TRANSFORM_SHARE)
+    transforms = moved / (spec.memory_gbps * 1e3 * C.WINOGRAD_TRANSFORM_SHARE)
     return np.asarray(multiplied + transforms + 3 * KERNEL_FLOOR_US)

@@ -25,13 +25,13 @@ from stepsight.kernels.families import conv_output
 from stepsight.kernels.machine import FEEDING, Machine, feeding_share
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 READS_BY_CHANNEL = frozenset({"fp16", "bf16"})
 """Types in which cuDNN's forward kernels without groups read images by channel themselves: forwards of image
 models in NCHW on an RTX 4090 (cuDNN 9) leave no time for copies, nor do training steps of ResNet-50 on A100
 and H100. Steps of models with groups leave it."""
-COPY_SHARE = _CONSTANTS.by_name("CONV_COPY_SHARE")
+COPY_SHARE = C.by_name("CONV_COPY_SHARE")
 
 
 def has_tensor_cores(dtype: str, spec: GpuSpec) -> bool:
@@ -113,7 +113,6 @@ REACH: Mapping[str, Reach] = {
     # ResNet-18 on MI300X in bf16, batch 512 (public traces): 0.36 to 0.39 of peak.
     "amd": Reach(0.40, 0.40, 0.85, 0.72, 0.72, 0.3, 10.0, 0.70, joined=True, cuts=True),
 }
-SPREAD = _CONSTANTS.number("TILED_CONV_SPREAD")
 NOTE = "implicit GEMM in tiles on tensor cores"
 MEETING = 2.0
 """Loading, computing and storing of one tile overlap only with those of others."""
@@ -122,7 +121,7 @@ MEETING = 2.0
 def tiled_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     """Times of convolutions in a dtype for which the GPU has tensor cores."""
     time_us = KERNEL_FLOOR_US + tiled_us(batch, spec) + copies_us(batch, spec)
-    return Estimates.uniform(time_us, Source.TRANSFERRED, SPREAD, NOTE)
+    return Estimates.uniform(time_us, Source.TRANSFERRED, C.TILED_CONV_SPREAD, NOTE)
 
 
 def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:

@@ -19,8 +19,7 @@ from stepsight.kernels.stream_costs import ONE_BLOCK_KEYS
 from stepsight.kernels.streams import cached_streams, measured_stream
 from stepsight.tables.lookup import INDEX_ADD, SORTED
 
-_CONSTANTS = area("kernels")
-USUAL_SHARE = _CONSTANTS.number("USUAL_SHARE")
+C = area("kernels")
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"
 
@@ -40,7 +39,7 @@ SORT_PASSES_OF_A_CACHE, CACHE_KERNELS = 4, 12
 """Of seeking rows in a cache: passes of each sort (keys of up to 32 bits), and small kernels."""
 TAG_BYTES = 256
 """A set of FBGEMM's cache has 32 places, each with a tag of eight bytes."""
-SSD_READS_PER_S, SSD_WRITES_PER_S = _CONSTANTS.numbers("SSD_PAGES_PER_S")
+SSD_READS_PER_S, SSD_WRITES_PER_S = C.numbers("SSD_PAGES_PER_S")
 INTEGER_LANES = 64
 """32-bit integer instructions per cycle of an SM (white papers of V100, A100 and H100)."""
 INT32_VALUES = 2.0**31
@@ -231,8 +230,8 @@ class GpuTimes:
             return self.spec.memory_gbps
         streams = cached_streams(SHIPPED.with_name("streams.json"))
         own, _ = measured_stream(streams, self.spec)
-        fitted_on = next((s.usual_share for s in streams if s.machine.architecture == "volta"), USUAL_SHARE)
-        return self.spec.memory_gbps * (own.usual_share if own else USUAL_SHARE) / fitted_on
+        fitted_on = next((s.usual_share for s in streams if s.machine.architecture == "volta"), C.USUAL_SHARE)
+        return self.spec.memory_gbps * (own.usual_share if own else C.USUAL_SHARE) / fitted_on
 
     def _cache_us(self, sums: FloatArray) -> FloatArray:
         bandwidth = self.spec.l2_gbps * 1e3 * self.coefficients.l2_efficiency
