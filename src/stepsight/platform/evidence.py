@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from stepsight.errors import InputError
@@ -25,13 +26,15 @@ HOST, LINK, NETWORK = "host", "link", "network"
 DISTANCE, TENSOR = "network_per_doubling", "network_tensor"
 PARTS = (GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING, HOST, LINK, NETWORK, DISTANCE, TENSOR)
 """Parts of a machine that runs can teach about, in the order of a covariance."""
+WHOLE_STEP = PARTS[: PARTS.index(DISTANCE)]
+"""Parts whose factors together scale the whole step."""
 WORDS = {
     GEMM: "GEMMs and convolutions", ATTENTION: "attention", MEMORY_BOUND: "memory-bound kernels",
     EMBEDDING: "embedding lookups", HOST: "host work", LINK: "link inside a node",
     NETWORK: "network between nodes", DISTANCE: "network, per doubling of nodes",
     TENSOR: "network, tensor-parallel groups",
 }  # fmt: skip
-FIELDS = ("runs", "unexplained", "source", "left_out", "covariance")
+FIELDS = ("runs", "unexplained", "shared", "source", "left_out", "covariance", "jobs")
 WHOLE = 0.0005
 """Factors this close to one are not written."""
 
@@ -47,15 +50,37 @@ def collective_factor(factors: Mapping[str, float], nodes: float, axis: str) -> 
 
 
 @dataclass(frozen=True, slots=True)
+class KnownJob:
+    """A job that was learned from. ``residual``: ln(measured / predicted with the factors); ``spread``: that
+    of its prediction without learning; ``at``: its place among other jobs (`learn.regression.place`)."""
+
+    name: str
+    residual: float
+    spread: float
+    at: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """``covariance`` of the logarithms of the factors, in the order of `PARTS`. ``unexplained``: scatter
-    between runs that no factor takes away, as a share of a prediction's own spread."""
+    """``covariance`` of the logarithms of the factors, in the order of `PARTS`. As shares of a prediction's
+    own spread: ``shared``, what no factor explains and jobs that resemble each other have in common, and
+    ``unexplained``, the scatter of single runs. ``beyond``: what this job takes because of ``jobs`` that
+    resemble it, as a multiple of what the factors say.
+    """
 
     covariance: tuple[tuple[float, ...], ...]
     unexplained: float
     runs: int
     source: str = ""
     left_out: tuple[str, ...] = ()
+    shared: float = 0.0
+    jobs: tuple[KnownJob, ...] = ()
+    beyond: float = 1.0
+
+    @classmethod
+    def none(cls) -> Evidence:
+        """No runs: the machine as described, and the prediction's own spread."""
+        return cls(((0.0,) * len(PARTS),) * len(PARTS), 1.0, 0)
 
     @property
     def matrix(self) -> FloatArray:
@@ -66,14 +91,26 @@ class Evidence:
         i = PARTS.index(part)
         return math.sqrt(max(self.covariance[i][i], 0.0))
 
-    def step_spread(self, slopes: FloatArray, own: float) -> float:
-        """Of a step with these elasticities, whose prediction states the spread ``own`` without learning."""
-        return math.hypot(self.unexplained * own, math.sqrt(max(float(slopes @ self.matrix @ slopes), 0.0)))
+    def of_job(self, slopes: FloatArray, own: float, at: FloatArray) -> tuple[float, float]:
+        """ln(step / predicted with the factors) of a job with these elasticities at this place, whose
+        prediction states the spread ``own`` without learning; and the spread that remains."""
+        variance = float(slopes @ self.matrix @ slopes) + own**2 * (self.shared**2 + self.unexplained**2)
+        if not self.jobs:
+            return 0.0, math.sqrt(max(variance, 0.0))
+        places, spreads = np.array([job.at for job in self.jobs]), np.array([job.spread for job in self.jobs])
+        near = np.exp(-np.abs(places[:, None] - places[None]).sum(axis=2))
+        k = np.outer(spreads, spreads) * (self.shared**2 * near + self.unexplained**2 * np.eye(len(spreads)))
+        here = self.shared**2 * own * spreads * np.exp(-np.abs(places - at).sum(axis=1))
+        weights = np.linalg.solve(k, here)
+        shift = float(weights @ [job.residual for job in self.jobs])
+        return shift, math.sqrt(max(variance - float(weights @ here), 0.0))
 
 
 def note(learned: Learned, evidence: Evidence) -> str:
     """One line for every answer on such a platform."""
-    moved = [f"{WORDS[p]} ×{getattr(learned, p):.2f}" for p in PARTS if abs(getattr(learned, p) - 1) >= 0.005]
+    factors = {WORDS[p]: getattr(learned, p) / (evidence.beyond if p in WHOLE_STEP else 1.0) for p in PARTS}
+    factors["jobs like this"] = evidence.beyond
+    moved = [f"{word} ×{factor:.2f}" for word, factor in factors.items() if abs(factor - 1) >= 0.005]
     runs = counted(evidence.runs, "run")
     source = f" ({evidence.source})" if evidence.source else ""
     return f"learned from {runs}{source}: {', '.join(moved) or 'no change'}"
@@ -88,7 +125,22 @@ def read_evidence(given: Any, where: str) -> Evidence:
     runs = whole(given.get("runs", 0), f"{where}.runs", least=0)
     share = number(given.get("unexplained", 1.0), f"{where}.unexplained", least=1e-6)
     covariance = _covariance(given.get("covariance", {}), f"{where}.covariance")
-    return Evidence(covariance, share, runs, str(given.get("source", "")), tuple(left_out))
+    shared = number(given.get("shared", 0.0), f"{where}.shared", least=0.0)
+    jobs = _jobs(given.get("jobs", []), f"{where}.jobs")
+    return Evidence(covariance, share, runs, str(given.get("source", "")), tuple(left_out), shared, jobs)
+
+
+def _jobs(given: Any, where: str) -> tuple[KnownJob, ...]:
+    """The jobs that were learned from, all placed in the same space."""
+    try:
+        jobs = msgspec.convert(given, tuple[KnownJob, ...])
+    except msgspec.ValidationError as error:
+        raise InputError(where, str(error), "learn it again") from None
+    for i, job in enumerate(jobs):
+        numbers = (job.residual, job.spread, *job.at)
+        if len(job.at) != len(PARTS) + 3 or not all(map(math.isfinite, numbers)) or job.spread <= 0:
+            raise InputError(f"{where}[{i}]", f"is no place of {len(PARTS) + 3} numbers", "learn it again")
+    return jobs
 
 
 def _covariance(given: Any, where: str) -> tuple[tuple[float, ...], ...]:
@@ -124,7 +176,17 @@ def learned_text(learned: Learned, evidence: Evidence, based_on: str, name: str)
         f"runs = {evidence.runs}",
         f"source = {_quoted(evidence.source)}",
         f"unexplained = {evidence.unexplained:.4f}            # of a prediction's own spread, by run",
+        f"shared = {evidence.shared:.4f}                 # the same, by jobs that resemble each other",
         f"left_out = [{', '.join(_quoted(one) for one in evidence.left_out)}]",
+        "# residual: ln(measured / predicted with the factors); at: what each part takes by itself, and the",
+        "# logarithms of step, ranks, peak and bandwidth; jobs resemble each other over a distance of one",
+        "jobs = [",
+        *(
+            f"  {{ name = {_quoted(job.name)}, residual = {job.residual:.4f}, spread = {job.spread:.4f},"
+            f" at = [{', '.join(f'{v:.3f}' for v in job.at)}] }},"
+            for job in evidence.jobs
+        ),
+        "]",
         "",
         "[learned_from.covariance]       # of the logarithms of the factors, in the order of these rows",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 from stepsight.capturing.step import CapturedStep, RankMemoryUse, is_step_file, load_step
 from stepsight.errors import InputError
-from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
+from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain, predict_job
+from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD, Prediction, explain, predict_job
 from stepsight.prediction.breakdown import RankSummary
 from stepsight.prediction.embedding import embedding_figures
 from stepsight.prediction.language import left_out, predict_language
@@ -68,12 +69,13 @@ def predict(
         raise InputError("set", "the platform is loaded already", "give its name or path, or load it changed")
     on = platform if isinstance(platform, Platform) else load_platform(platform, of_platform)
     given = _loaded(workload, of_workload)
-    made = _predicted(given, on)
-    if on.learned == NOTHING_LEARNED:
-        return made
-    from stepsight.prediction.learn.response import with_learned_interval
+    if on.evidence is None:
+        return _predicted(given, on)
+    from stepsight.prediction.learn.response import for_job
 
-    return with_learned_interval(made, given, on)
+    here, spread = for_job(given, on)
+    made, reach = _predicted(given, here), math.exp(INTERVAL_SIGMAS * spread)
+    return replace(made, low_us=made.step_us / reach, high_us=made.step_us * reach)
 
 
 def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:

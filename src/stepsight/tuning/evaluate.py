@@ -170,7 +170,8 @@ def _captured_step(path: str, written: object) -> CapturedStep:
 
 
 def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str, Any]:
-    if isinstance(workload, LanguageWorkload) and workload.eager is None:
+    learned = intervals and platform.evidence is not None
+    if isinstance(workload, LanguageWorkload) and workload.eager is None and not learned:
         return _language(workload.config, platform, intervals)
     answer = predict(workload, platform)
     rates = answer.throughput

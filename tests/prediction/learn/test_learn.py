@@ -38,7 +38,7 @@ def observed(measured_us: float, **parts_us: float) -> Observed:
 def test_no_runs_leave_the_machine_as_it_is() -> None:
     found = regress([])
     assert all(abs(np.log(factor)) < 0.05 for factor in found.factors.values())
-    assert all(found.covariance.diagonal() > 0)
+    assert all(found.evidence.matrix.diagonal() > 0)
 
 
 def test_a_run_moves_what_it_is_sensitive_to() -> None:
@@ -49,11 +49,27 @@ def test_a_run_moves_what_it_is_sensitive_to() -> None:
 
 
 def test_runs_that_agree_find_the_factor_and_make_it_surer() -> None:
-    few = regress([observed(130.0, gemm=100.0)])
-    many = regress([observed(130.0, gemm=100.0 + 0.01 * i) for i in range(10)])
-    assert many.factors[GEMM] == pytest.approx(1.3, abs=0.03)
-    assert many.covariance[0, 0] < few.covariance[0, 0]
-    assert many.unexplained < few.unexplained
+    few = regress([observed(104.0, gemm=80.0, host=20.0)])
+    mixes = [(100.0 - 9.0 * i, 9.0 * i) for i in range(10)]
+    many = regress([observed(1.3 * gemm + host, gemm=gemm, host=host) for gemm, host in mixes])
+    assert many.factors[GEMM] == pytest.approx(1.3, abs=0.06)
+    assert many.factors[HOST] == pytest.approx(1.0, abs=0.1)
+    assert many.evidence.spread(GEMM) < few.evidence.spread(GEMM)
+    assert many.evidence.unexplained < few.evidence.unexplained
+
+
+def test_a_job_that_runs_resemble_is_known_and_another_keeps_its_interval() -> None:
+    """Equal runs say how long such a job takes, less whether a part or the job is the reason."""
+    many = regress([observed(130.0, gemm=100.0) for _ in range(10)])
+
+    def known(job: Observed) -> tuple[float, float]:
+        shift, spread = many.of_job(job)
+        return np.exp(job.log_ratio({}) - job.log_ratio(many.factors) + shift), spread
+
+    same, other = known(observed(100.0, gemm=100.0)), known(observed(100.0, network=100.0))
+    assert same[0] == pytest.approx(1.3, abs=0.03)
+    assert abs(other[0] - 1) < 0.1
+    assert other[1] > 1.5 * same[1]
 
 
 def test_two_parts_that_are_off_are_both_found() -> None:
@@ -79,7 +95,7 @@ def test_the_part_that_becomes_the_bottleneck_is_found() -> None:
 def test_runs_that_contradict_each_other_widen_the_interval() -> None:
     agree = regress([observed(100.0, gemm=100.0) for _ in range(4)])
     apart = regress([observed(us, gemm=100.0) for us in (75.0, 90.0, 110.0, 130.0)])
-    assert apart.unexplained > 1.5 * agree.unexplained
+    assert apart.evidence.unexplained > 1.5 * agree.evidence.unexplained
 
 
 def test_a_run_far_from_all_others_is_named_and_left_out() -> None:
@@ -142,6 +158,33 @@ def test_a_learned_file_predicts_its_machine(runs: Path, tmp_path: Path) -> None
     assert mine.step_us > 1.1 * plain.step_us
     assert mine.high_us / mine.low_us < plain.high_us / plain.low_us
     assert any("learned from 5 runs (runs.csv)" in note for note in mine.notes)
+
+
+def test_a_run_that_was_learned_from_is_predicted_as_the_lesson_says(tmp_path: Path) -> None:
+    """One job takes longer for a reason that its parts do not share: it and what resembles it are known."""
+    lines, steps = [HEADER], []
+    for tensor, slow in ((1, 1.0), (2, 1.0), (4, 1.0), (8, 1.12)):
+        fields = [f"parallel.tensor={tensor}", "parallel.zero=1", "global_batch=64", "parallel.micro_batch=1"]
+        steps.append(load_any("llama3-8b", fields))
+        lines.append(f"llama3-8b,{tensor},1,64,1,{slow * predict(steps[-1], PLATFORM).step_us / 1e3:.1f}\n")
+    (tmp_path / "runs.csv").write_text("".join(lines))
+    lesson = learn(tmp_path / "runs.csv", PLATFORM)
+    (tmp_path / "mine.toml").write_text(lesson.text("mine"))
+    mine = [predict(job, tmp_path / "mine.toml") for job in steps]
+    for row, found in zip(lesson.rows, mine, strict=True):
+        assert found.step_us == pytest.approx(row.after_us, rel=0.02)
+        assert found.low_us / found.step_us == pytest.approx(row.low_us / row.after_us, rel=0.02)
+    assert mine[3].step_us > 1.05 * predict(steps[3], PLATFORM).step_us
+    assert mine[0].step_us < 1.03 * predict(steps[0], PLATFORM).step_us
+    assert any("jobs like this ×" in note for note in mine[3].notes)
+
+
+def test_a_bad_job_of_a_learned_file_is_named(runs: Path, tmp_path: Path) -> None:
+    text = learn(runs, PLATFORM).text("mine")
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace("spread = ", "spread = -", 1))
+    with pytest.raises(InputError, match=r"learned_from.jobs\[0\]"):
+        load_platform(path)
 
 
 def test_each_run_is_predicted_from_the_others(runs: Path) -> None:

@@ -15,7 +15,7 @@ from stepsight.platform.conditions import LEAST_FACTOR, MOST_FACTOR, Learned
 from stepsight.platform.evidence import PARTS, WORDS, Evidence, learned_text
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
-from stepsight.prediction.learn.regression import Posterior
+from stepsight.prediction.learn.regression import UNLEARNED, Posterior
 from stepsight.prediction.learn.regression import learn as regress
 from stepsight.prediction.learn.runs import Run, read_runs
 
@@ -25,8 +25,6 @@ DRAWS = 20
 """Random choices of the runs that are learned from, for each number."""
 MOST_SCORED = 100
 """Other runs that each choice is scored on."""
-UNLEARNED = Posterior(np.zeros(len(PARTS)), np.zeros((len(PARTS), len(PARTS))), 1.0)
-"""The prediction and its interval as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +77,7 @@ class Lesson:
             "factors": {part: getattr(self.learned, part) for part in PARTS},
             "spreads": {part: one.spread(part) for part in PARTS},
             "unexplained": one.unexplained,
+            "shared": one.shared,
             "memory": self.learned.memory,
             "left_out": list(one.left_out),
             "rows": [row.to_dict() for row in self.rows],
@@ -87,7 +86,7 @@ class Lesson:
     @property
     def moved(self) -> list[tuple[str, float, float]]:
         """Parts that the runs moved or made surer, with factor and spread, the most certain change first."""
-        usual = np.sqrt(np.diag(regress(()).covariance))
+        usual = np.sqrt(np.diag(regress(()).evidence.matrix))
         found = []
         for part, before in zip(PARTS, usual, strict=True):
             factor, spread = getattr(self.learned, part), self.evidence.spread(part)
@@ -160,8 +159,7 @@ def lesson(rows: Sequence[Run], platform: Platform, based_on: str, source: str =
         **{part: min(max(f, LEAST_FACTOR), MOST_FACTOR) for part, f in found.factors.items()},
         memory=memory_factor(rows),
     )
-    covariance = tuple(tuple(float(v) for v in row) for row in found.covariance)
-    evidence = Evidence(covariance, found.unexplained, len(rows) - len(found.left_out), source, left_out)
+    evidence = replace(found.evidence, source=source, left_out=left_out)
     return Lesson(replace(platform, learned=learned, evidence=evidence), based_on, learned, evidence, results)
 
 
@@ -179,9 +177,10 @@ def memory_factor(rows: Sequence[Run]) -> float:
 
 def result(run: Run, found: Posterior, *, left_out: bool = False) -> RunResult:
     """A run as the factors predict it."""
-    scale = run.asked.step_us / run.observed.step_us
-    after_us = scale * float(run.asked.response.steps_us([found.factors])[0])
-    reach = math.exp(INTERVAL_SIGMAS * found.spread(run.observed.slopes, run.asked.spread))
+    shift, spread = found.of_job(run.observed)
+    after_us = run.asked.step_us / run.observed.step_us * run.measured_us
+    after_us *= math.exp(shift - run.observed.log_ratio(found.factors))
+    reach = math.exp(INTERVAL_SIGMAS * spread)
     return RunResult(
         run.name, run.measured_us, run.asked.step_us, after_us, after_us / reach, after_us * reach, left_out
     )

@@ -1,17 +1,19 @@
-"""Factors of a machine's parts from measured steps: Bayesian regression in logarithms.
+"""What measured steps say of a machine: Bayesian regression in logarithms.
 
-A machine is close to the usual one in all its parts, or one part is clearly off. For every such hypothesis
-(part and severity) the step is asked exactly; what remains of ln(measured / predicted) is a sum over parts of
-elasticity × ln(factor) with a narrow Gaussian prior, and scatter with heavy tails (Student t), so that a run
-far from the others hardly counts. Hypotheses are averaged by how well they explain the runs. Priors are the
-same for all machines: `data/constants/learn.toml`.
+ln(measured / predicted) of a run is the sum of three: factors of the machine's parts; what no factor explains
+and jobs that resemble each other share (the discrepancy of Kennedy and O'Hagan 2001, a Gaussian process whose
+covariance falls with the distance between jobs); and scatter of its own. A machine is close to the usual one
+in all its parts, or one part is clearly off; for every such hypothesis (part and severity) the step is asked
+exactly. Hypotheses and amounts are averaged by how well they explain the runs. Priors are the same for all
+machines: `data/constants/learn.toml`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Protocol
 
@@ -21,6 +23,7 @@ from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.platform.evidence import (
     ATTENTION,
+    DISTANCE,
     EMBEDDING,
     GEMM,
     HOST,
@@ -29,6 +32,8 @@ from stepsight.platform.evidence import (
     NETWORK,
     PARTS,
     TENSOR,
+    Evidence,
+    KnownJob,
 )
 
 _C = area("learn")
@@ -38,8 +43,8 @@ OFF: tuple[tuple[str, ...], ...] = (
 """Parts that are off together: a clock moves GEMMs and attention."""
 NUDGE = 0.05
 """The change of a factor's logarithm that elasticities are taken over."""
-ROUNDS = 6
-"""Of reweighting runs by how far they are from the others."""
+ALONE = 20.0
+"""A part this many times as slow is all that the step waits for: what it takes by itself shows."""
 FEWEST_WITH_OUTLIERS = 3
 
 Factors = Mapping[str, float]
@@ -51,42 +56,48 @@ class Response(Protocol):
     def steps_us(self, factors: Sequence[Factors]) -> FloatArray: ...
 
 
-def _hypotheses() -> tuple[tuple[FloatArray, float], ...]:
-    """ln(factor) of every part, and the probability before any run."""
-    spread, chance = _C.number("OFF_SPREAD"), _C.number("ONE_PART_OFF")
+@cache
+def _hypotheses() -> tuple[FloatArray, FloatArray]:
+    """ln(factor) of every part by hypothesis, and the logarithm of its probability before any run."""
     severities = np.array(_C.numbers("SEVERITIES"))
-    weights = np.exp(-0.5 * (severities / spread) ** 2)
-    weights *= chance / len(OFF) / weights.sum()
-    found = [(np.zeros(len(PARTS)), 1 - chance)]
-    for parts, (severity, weight) in product(OFF, zip(severities, weights, strict=True)):
-        found.append((np.array([severity if part in parts else 0.0 for part in PARTS]), float(weight)))
-    return tuple(found)
-
-
-HYPOTHESES = _hypotheses()
+    likely = np.exp(-0.5 * (severities / _C.OFF_SPREAD) ** 2)
+    likely *= _C.ONE_PART_OFF / len(OFF) / likely.sum()
+    logs = [[severity * (part in parts) for part in PARTS] for parts, severity in product(OFF, severities)]
+    chances = [1 - _C.ONE_PART_OFF, *np.tile(likely, len(OFF))]
+    return np.array([[0.0] * len(PARTS), *logs]), np.log(chances)
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A measured run. ``spread`` is that of ln(measured / predicted) which its prediction states without
-    learning; ``slopes`` are d ln(step) / d ln(factor) by part, ``shifts`` ln(step / predicted) by hypothesis.
+    learning; ``slopes`` are d ln(step) / d ln(factor) by part, ``shifts`` ln(step / predicted) by hypothesis,
+    ``at`` its job's place among others.
     """
 
+    name: str
+    response: Response
     measured_us: float
     step_us: float
     spread: float
     slopes: FloatArray
     shifts: FloatArray
+    at: FloatArray
 
     @classmethod
-    def of(cls, response: Response, measured_us: float, spread: float) -> Observed:
-        """Ask a priced step everything that learning needs."""
-        asked = [as_factors(at) for at, _ in HYPOTHESES] + _nudged({})
-        steps = response.steps_us(asked)
-        many = len(HYPOTHESES)
-        return cls(
-            measured_us, float(steps[0]), spread, _slopes(steps[many:]), np.log(steps[:many] / steps[0])
-        )
+    def of(
+        cls, response: Response, measured_us: float, spread: float, machine: Sequence[float] = (),
+        name: str = "",
+    ) -> Observed:  # fmt: skip
+        """Ask a priced step everything that learning needs; ``machine`` as `place` wants it."""
+        logs, _ = _hypotheses()
+        steps = response.steps_us([as_factors(at) for at in logs] + _nudged({}))
+        step_us, shifts = float(steps[0]), np.log(steps[: len(logs)] / steps[0])
+        at = place(response, step_us, machine)
+        return cls(name, response, measured_us, step_us, spread, _slopes(steps[len(logs) :]), shifts, at)
+
+    def log_ratio(self, factors: Factors) -> float:
+        """ln(measured / predicted with these factors)."""
+        return math.log(self.measured_us / float(self.response.steps_us([factors])[0]))
 
 
 def as_factors(logs: FloatArray) -> dict[str, float]:
@@ -108,99 +119,94 @@ def _slopes(steps: FloatArray) -> FloatArray:
     return np.asarray(np.log(steps[::2] / steps[1::2]) / (2 * NUDGE))
 
 
+def place(response: Response, step_us: float, machine: Sequence[float]) -> FloatArray:
+    """Where a job stands among others: what each part takes by itself as a share of the step, exposed or not,
+    ln(step), and the logarithms of its ``machine``'s ranks, peak and bandwidth. The units are such that jobs
+    one apart share e⁻¹ of what the factors do not explain."""
+    unit = _C.by_name("RESEMBLANCE")
+    shares = response.steps_us([{p: ALONE} for p in PARTS if p != DISTANCE]) / (ALONE * step_us)
+    scaled = np.array(machine) * [unit[name] for name in ("ranks", "gpu", "gpu")[: len(machine)]]
+    return np.concatenate([unit["share"] * shares, [unit["step"] * math.log(step_us)], scaled])
+
+
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """ln(factor) by part, in the order of `PARTS`, with covariance. ``unexplained``: scatter between runs
-    that no factor takes away, as a share of a prediction's own spread; ``left_out``: outliers."""
+    """ln(factor) by part, in the order of `PARTS`, what it comes from, and the outliers by number."""
 
     mean: FloatArray
-    covariance: FloatArray
-    unexplained: float
+    evidence: Evidence
     left_out: tuple[int, ...] = ()
 
     @property
     def factors(self) -> dict[str, float]:
         return as_factors(self.mean)
 
-    def spread(self, slopes: FloatArray, own: float) -> float:
-        """Of ln(measured / predicted) of a step with these elasticities, whose prediction states ``own``
-        without learning."""
-        return math.hypot(
-            self.unexplained * own, math.sqrt(max(float(slopes @ self.covariance @ slopes), 0.0))
-        )
+    def of_job(self, run: Observed) -> tuple[float, float]:
+        """ln(step / predicted with the factors) of a run's job, and its spread."""
+        return self.evidence.of_job(run.slopes, run.spread, run.at)
+
+
+UNLEARNED = Posterior(np.zeros(len(PARTS)), Evidence.none())
+"""The prediction and its interval as they are."""
+
+
+def learn(rows: Sequence[Observed]) -> Posterior:
+    """What the runs say; with none, the prior. Runs far from what the others say are left out."""
+    kept, found = list(range(len(rows))), _fitted(rows)
+    while len(kept) >= max(FEWEST_WITH_OUTLIERS, len(rows) - len(rows) // 3 + 1):
+        far = [abs(job.residual) / job.spread for job in found.evidence.jobs]
+        worst = kept[int(np.argmax(far))]
+        others = [i for i in kept if i != worst]
+        without = _fitted([rows[i] for i in others])
+        shift, spread = without.of_job(rows[worst])
+        if abs(rows[worst].log_ratio(without.factors) - shift) < _C.OUTLIER * spread:
+            break
+        kept, found = others, without
+    return Posterior(found.mean, found.evidence, tuple(sorted(set(range(len(rows))) - set(kept))))
 
 
 def part_covariance() -> FloatArray:
     """How far the parts of a machine are off that is close to the usual one, each by itself and together."""
     own = _C.by_name("PART_SPREADS")
-    common = np.array(
-        [_C.number("COMMON_SPREAD") * (part in PARTS[: PARTS.index(NETWORK) + 1]) for part in PARTS]
-    )
+    common = [_C.COMMON_SPREAD * (part not in (DISTANCE, TENSOR)) for part in PARTS]
     return np.asarray(np.diag([own[part] ** 2 for part in PARTS]) + np.outer(common, common))
 
 
-def learn(rows: Sequence[Observed]) -> Posterior:
-    """What the runs say of the parts; with none, the prior. Outliers are named and left out."""
-    found, weights = _averaged(rows)
-    if len(rows) < FEWEST_WITH_OUTLIERS:
-        return found
-    odd = [i for i in np.argsort(weights)[: len(rows) // 3] if weights[i] < _C.number("OUTLIER_WEIGHT")]
-    if not odd:
-        return found
-    kept = [row for i, row in enumerate(rows) if i not in odd]
-    return replace(_averaged(kept)[0], left_out=tuple(sorted(int(i) for i in odd)))
-
-
-def _averaged(rows: Sequence[Observed]) -> tuple[Posterior, FloatArray]:
-    """The posterior over all hypotheses, spreads and amounts of scatter, and the weight of every run."""
-    x = np.array([row.slopes for row in rows]).reshape(len(rows), len(PARTS))
+def _fitted(rows: Sequence[Observed]) -> Posterior:
+    """The posterior over all hypotheses and amounts of discrepancy and scatter."""
+    many = len(rows)
+    x = np.array([row.slopes for row in rows]).reshape(many, len(PARTS))
     own = np.array([row.spread for row in rows])
-    shifts = np.array([row.shifts for row in rows]).reshape(len(rows), len(HYPOTHESES)).T
-    y = np.array([math.log(row.measured_us / row.step_us) for row in rows])[None, :] - shifts
-    at = np.array([logs for logs, _ in HYPOTHESES])
-    before = np.log([chance for _, chance in HYPOTHESES])
-    scale, wider = _C.numbers("WIDER")
-    logs, means, covariances, shares, counted = [], [], [], [], []
-    for (times, chance), (share, likely) in product(
-        ((1.0, 1 - wider), (scale, wider)), zip(*_C.curve("UNEXPLAINED"), strict=True)
-    ):
-        prior = times**2 * part_covariance()
-        fit, theta, covariance, weights = _fitted(x, y, share * own, prior)
-        logs.append(fit + before + math.log(chance * likely))
-        means.append(at + theta)
-        covariances.append(covariance)
-        counted.append(weights)
-        shares.append(np.full(len(before), _C.number("TAIL") * share))
-    log = np.concatenate(logs)
-    chance = np.exp(log - log.max())
-    chance /= chance.sum()
-    each = np.concatenate(means)
-    mean = chance @ each
-    apart = each - mean
-    covariance = (
-        np.einsum("h,hij->ij", chance, np.concatenate(covariances)) + (apart * chance[:, None]).T @ apart
+    at = np.array([row.at for row in rows]).reshape(many, len(rows[0].at) if rows else 0)
+    off, likely = _hypotheses()
+    y = np.array([math.log(row.measured_us / row.step_us) - row.shifts for row in rows]).reshape(
+        many, len(off)
     )
-    unexplained = math.sqrt(float(chance @ np.concatenate(shares) ** 2))
-    return Posterior(mean, covariance, unexplained), chance @ np.concatenate(counted)
-
-
-def _fitted(
-    x: FloatArray, y: FloatArray, noise: FloatArray, prior: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Of each hypothesis (a row of ``y``): how well it explains the runs, ln(factors) around it with
-    covariance, and the weight of each run (expectation-maximisation of Student t noise)."""
-    freedom = _C.number("DEGREES_OF_FREEDOM")
-    shared, eye = x @ prior @ x.T, np.eye(len(noise))
-    weights = np.ones_like(y)
-    for again in range(ROUNDS):
-        k = shared + (noise**2 / weights)[:, :, None] * eye
-        inverse = np.linalg.inv(k)
-        explained = np.einsum("hij,hj->hi", inverse, y)
-        if again < ROUNDS - 1:
-            rest = y - explained @ shared
-            weights = (freedom + 1) / (freedom + (rest / noise) ** 2)
-    fit = -0.5 * (np.einsum("hi,hi->h", explained, y) + np.linalg.slogdet(k)[1])
-    fit += 0.5 * freedom * (np.log(weights) - weights).sum(axis=1)
-    gain = prior @ x.T
-    covariance = prior - np.einsum("pi,hij,jq->hpq", gain, inverse, gain.T)
-    return fit, explained @ gain.T, covariance, weights
+    amounts = list(product(*(zip(*_C.curve(n), strict=True) for n in ("WIDER", "SHARED", "UNEXPLAINED"))))
+    wider, shared, unexplained = np.array([[value for value, _ in one] for one in amounts]).T[
+        :, :, None, None
+    ]
+    chance = np.log([[math.prod(likely for _, likely in one)] for one in amounts])
+    near = np.exp(-np.abs(at[:, None] - at[None]).sum(axis=2))
+    prior = wider**2 * part_covariance()
+    gain = x @ prior
+    beyond = shared**2 * near + unexplained**2 * np.eye(many)
+    k = gain @ x.T + np.outer(own, own) * beyond
+    inverse = np.linalg.inv(k)
+    explained = inverse @ y
+    fit = -0.5 * ((explained * y).sum(axis=1) + np.linalg.slogdet(k)[1][:, None])
+    fit += chance + likely
+    weight = np.exp(fit - fit.max())
+    weight /= weight.sum()
+    by_amount = weight.sum(axis=1)
+    logs = off + np.einsum("gih,gip->ghp", explained, gain)
+    mean = np.einsum("gh,ghp->p", weight, logs)
+    covariance = np.einsum("g,gpq->pq", by_amount, prior - gain.transpose(0, 2, 1) @ inverse @ gain)
+    covariance += np.einsum("gh,ghp,ghq->pq", weight, logs - mean, logs - mean)
+    factors = as_factors(mean)
+    jobs = tuple(KnownJob(r.name, r.log_ratio(factors), r.spread, tuple(r.at.tolist())) for r in rows)
+    evidence = Evidence(
+        tuple(map(tuple, covariance.tolist())), math.sqrt(by_amount @ unexplained.ravel() ** 2), many,
+        shared=math.sqrt(by_amount @ shared.ravel() ** 2), jobs=jobs,
+    )  # fmt: skip
+    return Posterior(mean, evidence)

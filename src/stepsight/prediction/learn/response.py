@@ -12,11 +12,11 @@ import numpy as np
 from stepsight.capturing.step import CapturedStep, is_step_file, load_step
 from stepsight.estimate import FloatArray
 from stepsight.platform.conditions import NOTHING_LEARNED, network_weights
-from stepsight.platform.evidence import HOST, PARTS, collective_factor, part_of
+from stepsight.platform.evidence import HOST, PARTS, WHOLE_STEP, collective_factor, part_of
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction
 from stepsight.prediction.language import LanguageStep
-from stepsight.prediction.learn.regression import Factors, Response, elasticities
+from stepsight.prediction.learn.regression import Factors, Response, elasticities, place
 from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable
 from stepsight.prediction.throughput import Throughput, throughput
@@ -108,13 +108,15 @@ class JobResponse:
 @dataclass(frozen=True, slots=True)
 class AskedStep:
     """``step_us`` and ``rates`` as predicted without anything learned, with the spread of ln(measured /
-    predicted) that its interval states; ``memory_bytes`` of the fullest rank; ``micro_batch`` of a language
-    model, which may be the largest that fits."""
+    predicted) that its interval states; ``machine``: the logarithms of its ranks, and of a GPU's peak and
+    bandwidth; ``memory_bytes`` of the fullest rank; ``micro_batch`` of a language model, which may be the
+    largest that fits."""
 
     response: Response
     step_us: float
     spread: float
     rates: Throughput
+    machine: tuple[float, ...]
     memory_bytes: float | None = None
     micro_batch: int | None = None
 
@@ -166,7 +168,8 @@ def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
         spread = interval_spread(found.low_us, found.high_us)
         memory = float(training.memory().peak_bytes)
         micro = training.config.micro_batch
-        return AskedStep(LanguageResponse(step), found.step_us, spread, rates, memory, micro)
+        machine = _machine(training.ranks, on)
+        return AskedStep(LanguageResponse(step), found.step_us, spread, rates, machine, memory, micro)
     return asked(predict(workload, on), on, workload)
 
 
@@ -176,7 +179,13 @@ def asked(prediction: Prediction, on: Platform, workload: Workload | CapturedSte
     spread = interval_spread(prediction.low_us, prediction.high_us)
     memory = prediction.memory.total_bytes if prediction.memory else None
     response = JobResponse(prediction.timeline, on, recorded)
-    return AskedStep(response, prediction.step_us, spread, prediction.throughput, memory)
+    machine = _machine(len(prediction.ranks), on)
+    return AskedStep(response, prediction.step_us, spread, prediction.throughput, machine, memory)
+
+
+def _machine(ranks: int, on: Platform) -> tuple[float, ...]:
+    gpu = on.spec.gpu
+    return math.log(ranks), math.log(gpu.peak_flops("fp16")), math.log(gpu.memory_gbps)
 
 
 def interval_spread(low_us: float, high_us: float) -> float:
@@ -184,16 +193,15 @@ def interval_spread(low_us: float, high_us: float) -> float:
     return math.log(high_us / low_us) / (2 * INTERVAL_SIGMAS)
 
 
-def with_learned_interval(made: Prediction, given: Workload | CapturedStep, on: Platform) -> Prediction:
-    """The prediction on a learned platform, with the interval that the platform's runs allow."""
-    if on.evidence is None or made.step_us <= 0:
-        return made
-    if isinstance(given, LanguageWorkload) and given.eager is None:
-        training = resolve(given, on.spec.ranks, on.spec.gpu)
-        assert isinstance(training, LanguageWorkload)
-        response: Response = LanguageResponse(LanguageStep(training.config, on))
-    else:
-        response = JobResponse(made.timeline, on)
-    own = interval_spread(made.low_us, made.high_us)
-    reach = math.exp(INTERVAL_SIGMAS * on.evidence.step_spread(elasticities(response, {}), own))
-    return replace(made, low_us=made.step_us / reach, high_us=made.step_us * reach)
+def for_job(given: Workload | CapturedStep, on: Platform) -> tuple[Platform, float]:
+    """A learned platform as one job finds it, and the spread of the job's step there. What runs of jobs that
+    resemble it took beyond the factors of the parts scales all of these."""
+    assert on.evidence is not None
+    step = ask(given, on)
+    factors = {part: float(getattr(on.learned, part)) for part in PARTS}
+    at = place(step.response, step.step_us, step.machine)
+    shift, spread = on.evidence.of_job(elasticities(step.response, factors), step.spread, at)
+    beyond = math.exp(shift)
+    scaled = {part: beyond * factors[part] for part in WHOLE_STEP}
+    evidence = replace(on.evidence, beyond=beyond)
+    return replace(on, learned=replace(on.learned, **scaled), evidence=evidence), spread

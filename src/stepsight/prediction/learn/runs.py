@@ -43,7 +43,7 @@ class Run:
     @classmethod
     def of(cls, name: str, asked: AskedStep, measured_us: float, measured_bytes: float | None = None) -> Run:
         """Ask the job everything that learning needs."""
-        observed = Observed.of(asked.response, measured_us, asked.spread)
+        observed = Observed.of(asked.response, measured_us, asked.spread, asked.machine, name)
         return cls(name, asked, measured_us, observed, measured_bytes)
 
 
