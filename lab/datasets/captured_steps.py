@@ -45,6 +45,10 @@ class MeasuredStep:
     torch: str = ""
 
 
+MODELS_H100_TORCH = "2.5"
+"""Not stated: the newest when transformers 4.46.3 came out, which the rows' memory points to."""
+
+
 def models_h100(row: Row, where: str) -> MeasuredStep:
     if row["precision"] not in ("FP", "MP", "HP"):
         raise InputError(f"{where}: precision", f"is {row['precision']!r}", "one of FP, MP, HP")
@@ -65,6 +69,7 @@ def models_h100(row: Row, where: str) -> MeasuredStep:
     return MeasuredStep(
         "models_h100", name, LIBRARY_STEP, asked, "1xH100-SXM", step, groups=(row["model"],),
         active_bytes=active, reserved_bytes=reserved, batch=batch, libraries=("timm", "transformers"),
+        torch=MODELS_H100_TORCH,
     )  # fmt: skip
 
 

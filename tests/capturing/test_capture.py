@@ -286,3 +286,24 @@ def test_a_block_of_python_is_captured_once_in_a_process() -> None:
     run = subprocess.run([sys.executable, "-c", BLOCK], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[0] == "2 2"
     assert "has captured before" in run.stdout
+
+
+BUCKETS = """
+import torch
+table, steps = torch.nn.Embedding(8, 4).cuda(), 3
+optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+for _ in range(steps):
+    place = torch.arange(128, device="cuda")
+    distance = (place[None] - place[:, None]).abs()
+    far = (torch.log(distance.clamp(min=1).float()) / 0.7).long()
+    table(torch.min(far, torch.full_like(far, 7))).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_indices_computed_from_positions_are_known_to_their_gradient(tmp_path: Path) -> None:
+    step = captured(tmp_path, BUCKETS, assume=["torch=2.5"])
+    runs = [k.dim("run") for op in step.job.programs[0].ops for k in op.kernels if k.family == "scatter"]
+    assert len(runs) == 1
+    assert 128 * 128 / 8 < runs[0] < 128 * 128

@@ -38,7 +38,8 @@ from stepsight.capturing.calls import (
 from stepsight.capturing.device import CUDA, listen, stream_number
 from stepsight.capturing.memory import Liveness, Workspaces
 from stepsight.capturing.tensors import on_gpu, only_gpu
-from stepsight.capturing.values import Values, follow_masks, followed
+from stepsight.capturing.values import Values, follow_masks, followed, most_frequent
+from stepsight.program.aten.call import MOST_FREQUENT
 from stepsight.program.aten.images import is_channels_last
 
 LARGE_BYTES = 1 << 20
@@ -238,6 +239,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         mark = self._new_mark()
         node = torch._C._current_autograd_node()
         before = self.facts.call(func, args, kwargs, node.name() if node is not None else "")
+        if name == "embedding_dense_backward" and (indices := self.values.of(args[1])) is not None:
+            before = replace(before, arguments={**before.arguments, MOST_FREQUENT: most_frequent(indices)})
         with torch._C._profiler._RecordFunctionFast(f"{MARK}{mark}"):
             out = self._run(func, name, args, kwargs, tensors)
         self._account(name, args, out, on_gpu_call=True)
@@ -299,7 +302,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             values.counted(args[0], out.numel(), out)
         if computed is not None:
             for made, value in zip(tensors_in(out), tensors_in(computed), strict=False):
-                values.learn(made, value)
+                values.learn(made, value, computed=True)
         elif func._schema.is_mutable and name not in _STEADY:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 if argument.alias_info is not None and argument.alias_info.is_write:

@@ -139,6 +139,7 @@ class Session:
             bool(torch.backends.cuda.matmul.allow_tf32) and ampere,
             bool(torch.backends.cudnn.allow_tf32) and ampere,
             8 if self.assumptions.older_than(2, 4) else 9,
+            self.assumptions.older_than(2, 11),
         )
 
     def __enter__(self) -> Session:

@@ -118,7 +118,8 @@ def _is_mask(tensor: Any) -> bool:
 
 
 FLOATS_FOLLOWED = 64
-"""Floats are followed up to this many elements: loss scales, small constants."""
+"""Floats are followed up to this many elements: loss scales, small constants. More where they come from known
+integers element by element: logarithms of distances."""
 INTEGER_BYTES_FOLLOWED = 1 << 25
 """Integers and masks are followed up to this many bytes: token ids, positions, masks of weights."""
 LARGEST_READ_BYTES = 1 << 28
@@ -155,8 +156,10 @@ class Values:
             return None
         return value
 
-    def learn(self, tensor: Any, value: Any) -> None:
-        if isinstance(tensor, FakeTensor) and isinstance(value, torch.Tensor) and followed(value):
+    def learn(self, tensor: Any, value: Any, *, computed: bool = False) -> None:
+        """``computed``: from known values, so that `computed` has found it small enough."""
+        known = isinstance(tensor, FakeTensor) and isinstance(value, torch.Tensor)
+        if known and (computed or followed(value)):
             tensor._stepsight_value = value
 
     def forget(self, tensor: torch.Tensor) -> None:
@@ -180,11 +183,15 @@ class Values:
             result = func(*real_args, **real_kwargs)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             return None
-        return result if all(followed(t) for t in tensors_in(result)) else None
+        by_element = bool(tensors) and (torch.Tag.pointwise in func.tags or name in FOLLOWED)
+        made = list(tensors_in(result))
+        small = all(_bytes(t) <= INTEGER_BYTES_FOLLOWED for t in made)
+        return result if small and (by_element or all(map(followed, made))) else None
 
     def _worth_following(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> bool:
         if tensors:
-            return all(map(followed, tensors)) and sum(map(_bytes, tensors)) <= INTEGER_BYTES_FOLLOWED
+            known = (followed(t) or self.of(t) is not None for t in tensors)
+            return all(known) and max(map(_bytes, tensors)) <= INTEGER_BYTES_FOLLOWED
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         size = args[0] if args and isinstance(args[0], list | tuple) else ()
         count = 1
@@ -300,6 +307,11 @@ def _mask_of(name: str, args: Any) -> torch.Tensor | None:
     if name not in _INDEXED:
         return None
     return next((i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)), None)
+
+
+def most_frequent(values: torch.Tensor) -> int:
+    """How often the value that occurs most often does."""
+    return int(torch.unique(values, return_counts=True)[1].max()) if values.numel() else 0
 
 
 def followed(tensor: torch.Tensor) -> bool:

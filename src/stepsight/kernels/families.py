@@ -124,7 +124,7 @@ _CONV = ("batch", "c_in", "c_out", "h", "w", "kh", "kw", "stride", "padding", "g
 _ATTENTION = ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "causal", "window")
 _MATRIX = ("rows", "cols")
 
-FLAGS = frozenset({"reordered", "passes"})
+FLAGS = frozenset({"reordered", "passes", "run"})
 """Sizes that say how a kernel's operands are, not how large."""
 
 FAMILIES: dict[str, Family] = {
@@ -168,7 +168,8 @@ FAMILIES: dict[str, Family] = {
         # `rows` indices pick rows of `cols` out of a table of `table_rows`.
         Family("gather", ("rows", "cols", "table_rows"), "vector", _zero,
                lambda d, e: d["rows"] * (2 * e * d["cols"] + 8)),
-        Family("scatter", ("rows", "cols", "table_rows"), "vector", _zero,
+        # ``run``: one thread adds up this many rows of a table's row, ten at a time.
+        Family("scatter", ("rows", "cols", "table_rows", "run"), "vector", _zero,
                lambda d, e: d["rows"] * (2 * e * d["cols"] + 8) + e * d["table_rows"] * d["cols"]),
         Family("concat", ("read_bytes", "write_bytes", "inputs"), "vector", _zero, _stated),
         # A strided copy: the read and the write order differ.

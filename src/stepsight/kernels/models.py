@@ -25,6 +25,7 @@ from stepsight.kernels.learned.transfer import NO_BOARDS, Boards, load_boards
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
 from stepsight.kernels.roofline import BoolArray, Roofline, at_most_peak
+from stepsight.kernels.scatters import LongRuns
 from stepsight.kernels.streams import FILE as STREAMS_FILE
 from stepsight.kernels.streams import Streamed, cached_streams
 from stepsight.kernels.vectors import CorrectedStreams, FittedRows, Streams
@@ -64,12 +65,14 @@ def estimators(fitted: Fitted, known: KernelModels | None) -> tuple[Estimator, .
     if known is not None:
         rescaled = Rescaled(fitted.spec, known.spec, known.estimate_batch)
         by_principle = convolutions(fitted, rescaled, tabled=False)
-        return (*by_principle, FusedAttention(fitted, tabled=False), rescaled, Roofline(fitted.spec))
+        others = LongRuns(fitted.spec), rescaled, Roofline(fitted.spec)
+        return (*by_principle, FusedAttention(fitted, tabled=False), *others)
     products = Products(fitted)
     return (
         *convolutions(fitted, products, tabled=True),
         FusedAttention(fitted, tabled=True),
         products,
+        LongRuns(fitted.spec),
         CorrectedStreams(fitted),
         FittedRows(fitted),
         Streams(fitted),

@@ -76,11 +76,16 @@ def column_major(t: Sized) -> bool:
     return len(t.shape) >= 2 and t.strides[-2] == 1 and t.shape[-2] > 1 and t.strides[-1] != 1
 
 
+MOST_FREQUENT = "most_frequent"
+"""How often the index that occurs most often does, where indices are known."""
+
+
 @dataclass(frozen=True, slots=True)
 class AtenCall:
     """``name`` without its namespace and overload; ``arguments`` by the schema's names.
 
-    ``pointwise`` is torch's own tag. ``node`` is the autograd node that called, in a backward pass.
+    A lookup's gradient may also have `MOST_FREQUENT`. ``pointwise`` is torch's own tag. ``node`` is the
+    autograd node that called, in a backward pass.
     """
 
     name: str
@@ -107,11 +112,13 @@ class AtenCall:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Which number formats fp32 products use, and the library that runs convolutions."""
+    """Which number formats fp32 products use, and the library that runs convolutions. ``sums_in_turn``: one
+    thread adds up all gradients of an embedding's row."""
 
     matmul_tf32: bool = False
     conv_tf32: bool = False
     cudnn: int = 9
+    sums_in_turn: bool = False
 
     def matmul(self, dtype: str) -> str:
         return "tf32" if dtype == "fp32" and self.matmul_tf32 else dtype

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, prod
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.aten.call import (
+    MOST_FREQUENT,
     AtenCall,
     Precision,
     Sized,
@@ -85,9 +87,13 @@ def packed_copy(call: AtenCall, precision: Precision) -> list[Kernel]:
 
 
 def embedding_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """Before torch 2.11 (pull request 172454) a thread per row adds up the partial sums of its run of sorted
+    indices, one after the other; atomic additions since."""
     gradient, indices = call.arguments["grad_output"], call.arguments["indices"]
     rows = call.arguments["num_weights"]
-    return scatter_kernels(gradient.dtype, indices.elements, gradient.shape[-1], rows)
+    run = call.get(MOST_FREQUENT, 0) if precision.sums_in_turn and indices.elements > SORTED_ABOVE else 0
+    *sorted_first, put = scatter_kernels(gradient.dtype, indices.elements, gradient.shape[-1], rows)
+    return [*sorted_first, replace(put, dims=(*put.dims, ("run", run))) if run else put]
 
 
 def picked(call: AtenCall, precision: Precision) -> list[Kernel]:
