@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepsight.program.job import COMPUTE, Wait
 from stepsight.workload.files import load_workload
-from stepsight.workload.parallel.buckets import FIRST_BUCKET_BYTES, MB, assign_buckets
+from stepsight.workload.step import FIRST_BUCKET_BYTES, MB, assign_buckets
 
 EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
 

@@ -7,8 +7,8 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.program.job import COMPUTE, HOST, Kernel, Op, Wait
 from stepsight.workload.files import load_workload, parse_workload
-from stepsight.workload.graphs import GRAPH_LAUNCH, captured
 from stepsight.workload.llm.workload import LanguageWorkload
+from stepsight.workload.step import GRAPH_LAUNCH, captured
 
 
 def small(**training: object) -> dict[str, object]:

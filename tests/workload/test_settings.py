@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.workload.settings import settings
+from stepsight.workload.files import settings
 
 
 def origins(workload: str, *changes: str) -> dict[str, str]:

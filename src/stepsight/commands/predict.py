@@ -128,7 +128,7 @@ def _explain(
     from stepsight.documents import to_json
     from stepsight.platform.load import load_platform
     from stepsight.terminal import listing, terminal
-    from stepsight.workload.settings import settings
+    from stepsight.workload.files import settings
 
     chosen = [f"training.recipe={recipe}"] if recipe else []
     on_workload, on_platform = options.split_assignments(assignments)

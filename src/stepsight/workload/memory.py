@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stepsight.hardware.spec import usable_bytes
-from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.operators import optimizers
-from stepsight.workload.operators.lifetimes import Lifetimes, peaks
 from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
 from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import peaks
 from stepsight.workload.training import Training
 
 CONTEXT_BYTES = 0.5e9
@@ -28,9 +27,9 @@ class RankMemory:
     parameters: float
     gradients: float
     optimizer_state: float
-    tables: float
     activations: float
-    buckets: float
+    tables: float = 0.0
+    buckets: float = 0.0
     context: float = CONTEXT_BYTES
     cached: float = 0.0
     temporary: float = 0.0
@@ -75,34 +74,30 @@ class MemoryReport:
         return self.peak_bytes - usable_bytes(gpu_memory_gb)
 
 
-def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 0.0) -> RankMemory:
-    """The data-parallel part of a step as recorded, plus the tables of a rank.
-
-    Where the tape followed its storages, the peak is that of a step under torch's caching allocator.
-    """
+def kept_memory(tape: Tape, training: Training, replicas: int) -> RankMemory:
+    """The data-parallel part of a step as recorded, activations by what the forward pass saves."""
     parameters = float(sum(p.bytes for p in tape.parameters))
     elements = sum(p.elements for p in tape.parameters)
     states = STATE_PER_PARAMETER[training.optimizer] + training.copies_weights
-    made = RankMemory(
+    return RankMemory(
         parameters=parameters,
         gradients=parameters,
         optimizer_state=float(training.state_bytes * elements * states),
-        tables=tables,
         activations=float(sum(s.bytes for s in tape.saved)),
         buckets=parameters if replicas > 1 else 0.0,
     )
-    return made if tape.lifetimes is None else _followed(made, tape, training)
 
 
-def _followed(added: RankMemory, tape: Tape, training: Training) -> RankMemory:
-    """The same parts; activations and what is cached by what the allocator reaches."""
+def peak_memory(tape: Tape, training: Training, replicas: int) -> RankMemory:
+    """The same parts; activations and cached bytes by what torch's caching allocator reaches in a step."""
+    added = kept_memory(tape, training, replicas)
     sizes = [p.bytes for p in tape.parameters]
     wide = [training.state_bytes * p.elements for p in tape.parameters]
     narrow = training.copies_weights
     states = STATE_PER_PARAMETER[training.optimizer] + int(narrow)
     passing = wide * optimizers.temporaries(training.optimizer, training.fused_optimizer, narrow)
     held = [*sizes, *(sizes if added.buckets else []), *(sizes if tape.grads_kept else [])]
-    reached = peaks(tape.lifetimes or Lifetimes(), held, wide * states, passing)
+    reached = peaks(tape.lifetimes, held, wide * states, passing)
     rest = added.parameters + added.gradients + added.optimizer_state + added.buckets
     return replace(
         added,
@@ -110,10 +105,3 @@ def _followed(added: RankMemory, tape: Tape, training: Training) -> RankMemory:
         cached=float(reached.reserved_bytes - max(reached.active_bytes, rest)),
         followed=True,
     )
-
-
-def dlrm_memory(config: DlrmConfig, tape: Tape) -> MemoryReport:
-    """Tables follow the plan; everything else is identical on all ranks."""
-    held = config.plan.memory_bytes(config.tables, config.sparse_optimizer)
-    dense = dense_memory(tape, config.training, config.ranks)
-    return MemoryReport(tuple(replace(dense, tables=float(bytes_)) for bytes_ in held))

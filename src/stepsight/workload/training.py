@@ -1,13 +1,47 @@
-"""How a model is trained: precision, optimizer, loss scaling of the work. Shared by all kinds."""
+"""What every kind of workload has: a description with a number of ranks, and its ``[training]`` table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from stepsight.workload.fields import Fields
 from stepsight.workload.operators.optimizers import OPTIMIZERS
 from stepsight.workload.operators.tape import Tape
+
+
+class Description(Protocol):
+    """The checked fields of a workload file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+
+Config = TypeVar("Config", bound=Description)
+
+
+@dataclass(frozen=True)
+class Described(Generic[Config]):
+    """A workload by its description.
+
+    ``open_ranks`` is the content of a file that leaves the number of ranks to the platform.
+    """
+
+    config: Config
+    open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def ranks(self) -> int:
+        return self.config.ranks
+
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 

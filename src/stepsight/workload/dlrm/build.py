@@ -19,7 +19,6 @@ from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.table import Table
 from stepsight.terminal import counted
-from stepsight.workload.described import Described
 from stepsight.workload.dlrm import embeddings, exchange, torchrec, torchrec_cpu
 from stepsight.workload.dlrm.config import (
     JOINT_STACK,
@@ -32,15 +31,15 @@ from stepsight.workload.dlrm.exchange import GATHER, SUM, NodeTables, without_no
 from stepsight.workload.dlrm.hugectr import hugectr_job
 from stepsight.workload.dlrm.interactions import interact, interaction_width
 from stepsight.workload.dlrm.joint import joint_job
-from stepsight.workload.memory import MemoryReport, dlrm_memory
-from stepsight.workload.operators.lifetimes import followed
+from stepsight.workload.memory import MemoryReport, peak_memory
 from stepsight.workload.operators.matmuls import linear
 from stepsight.workload.operators.norms import pointwise_loss
 from stepsight.workload.operators.pointwise import relu, sigmoid
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import cast, cat
-from stepsight.workload.parallel.step import train_step
+from stepsight.workload.step import train_step
+from stepsight.workload.training import Described
 
 FBGEMM_WIDTH = 4
 """Columns of a row that FBGEMM's GPU kernels take at a time (``D % 4 == 0`` in its checks)."""
@@ -89,7 +88,10 @@ class DlrmWorkload(Described[DlrmConfig]):
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
-        return dlrm_memory(self.config, recorded_step(self.config, "cuda", True))
+        c = self.config
+        dense = peak_memory(recorded_step(c, "cuda", True), c.training, c.ranks)
+        held = c.plan.memory_bytes(c.tables, c.sparse_optimizer)
+        return MemoryReport(tuple(replace(dense, tables=float(bytes_)) for bytes_ in held))
 
 
 def _check_widths(config: DlrmConfig) -> None:
@@ -165,8 +167,7 @@ def recorded_step(config: DlrmConfig, device: str, fused: bool) -> Tape:
         parameters = DenseParameters.register(tape, config)
         return lambda: _forward(tape, config, parameters, own)
 
-    with followed():  # a remembered tape serves both, whichever asks first
-        tape = train_step(config.training, device, config.ranks, config.bucket_mb, model)
+    tape = train_step(config.training, device, config.ranks, config.bucket_mb, model)
     if config.stack == TORCHREC_STACK and device == "cuda":
         tape.ops[:] = torchrec.one_by_one(tape.ops, config.training.optimizer, tape.parameters)
     elif config.stack == TORCHREC_STACK:

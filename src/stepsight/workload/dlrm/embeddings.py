@@ -15,7 +15,7 @@ from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.tables.row_parts import RowPart
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
-from stepsight.workload.operators.tape import EVALUATE, Tape
+from stepsight.workload.operators.tape import EVALUATE, Grads, Tape
 from stepsight.workload.operators.tensor import Tensor
 
 LOOKUP = "LookupFunction"
@@ -173,7 +173,7 @@ def lookup(
     with tape.op(LOOKUP):
         tape.adopt(ops[0])
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def rule(*grads: Tensor | None) -> Grads:
             if separate:
                 with tape.suspended_op():
                     _call_each(tape, f"{EVALUATE}EmbeddingBagBackward0", separate)

@@ -26,9 +26,9 @@ from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, Plan,
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.embeddings import INDEX_BYTES, replicated, sent_widths
 from stepsight.workload.operators.pointwise import add
-from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import cat, clone, concatenated, given, split, view
+from stepsight.workload.operators.views import cat, clone, concatenated, split, view
 
 NODE, PEERS = "node", "peers"
 """The groups: the ranks of a node; the ranks with the same place in their nodes."""
@@ -114,7 +114,7 @@ def sum_inside(tape: Tape, tables: NodeTables, pooled: Tensor) -> Tensor:
     with tape.op("ReduceScatter_Req", (pooled,)):
         tape.marks[SUM] = tape.communicate(tables.inside("reduce_scatter", 0), Wait(NODE_COMM, COMPUTE))
 
-        def request(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def request(grad: Tensor) -> Grads:
             tape.wait(Wait(COMPUTE, tape.marks[GATHER]))
             return (Tensor.new(pooled.shape),)
 
@@ -123,7 +123,7 @@ def sum_inside(tape: Tape, tables: NodeTables, pooled: Tensor) -> Tensor:
     with tape.op("ReduceScatter_Wait", (under_way,)):
         tape.wait(Wait(COMPUTE, tape.marks[SUM]))
 
-        def wait(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def wait(grad: Tensor) -> Grads:
             with tape.suspended_op(), tape.op("c10d::_allgather_base_", (summed,)):
                 gather = tables.inside("all_gather", 0)
                 tape.marks[GATHER] = tape.communicate(gather, Wait(NODE_COMM, COMPUTE))
@@ -189,7 +189,7 @@ class PooledExchange:
             received = Tensor.new((self.config.batch_per_rank * sum(self.widths),))
             started = tape.communicate(self.collective(backward=False), Wait(COMM, COMPUTE))
 
-            def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            def rule(grad: Tensor) -> Grads:
                 tape.wait(Wait(COMPUTE, tape.marks[self.backward_mark]))
                 self.narrowed(tape, pooled.elements)
                 if copied:  # the mean over ranks, as a data-parallel gradient
@@ -227,8 +227,7 @@ class UnderWay:
             parts = [Tensor.new((local, width)) for width in widths]
             out = concatenated(tape, parts, 1)
 
-            def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-                grad = given(g[0])
+            def rule(grad: Tensor) -> Grads:
                 pieces = [grad.alias((local, width), grad.strides) for width in widths]
                 flat = [view(tape, p if p.is_contiguous() else clone(tape, p), -1) for p in pieces]
                 send = concatenated(tape, flat, 0)

@@ -24,7 +24,7 @@ from stepsight.tables.sharders import node_ranks
 from stepsight.workload.dlrm import embeddings
 from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.dlrm.exchange import NODE, PEERS, node_groups
-from stepsight.workload.graphs import captured
+from stepsight.workload.step import captured
 
 WORLD = "world"
 SPARSE = "sparse"

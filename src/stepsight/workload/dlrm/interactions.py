@@ -13,9 +13,9 @@ from stepsight.workload.dlrm.exchange import whole_tables
 from stepsight.workload.dlrm.torchrec import index_from_host
 from stepsight.workload.operators.matmuls import bmm, linear
 from stepsight.workload.operators.pointwise import add, mul
-from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import cat, given, transpose, view
+from stepsight.workload.operators.views import cat, transpose, view
 
 
 def interaction_width(config: DlrmConfig) -> int:
@@ -84,8 +84,7 @@ def lower_triangle(tape: Tape, products: Tensor, *, from_host: bool = False) -> 
                            read_bytes=moved + 2 * index.bytes, write_bytes=moved)  # fmt: skip
         tape.call("aten::index", (products, index, index), kernel)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             whole = Tensor.new(products.shape, grad.dtype)
             tape.call("aten::new_zeros", (grad,), fill_kernel(whole))
             tape.call(

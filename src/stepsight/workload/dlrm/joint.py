@@ -24,7 +24,7 @@ from stepsight.program.job import COMM, COMPUTE, HOST, Collective, Job, Kernel, 
 from stepsight.tables.lookup import INDEX_ADD, Lookup
 from stepsight.workload.dlrm import embeddings
 from stepsight.workload.dlrm.config import DlrmConfig
-from stepsight.workload.graphs import captured
+from stepsight.workload.step import captured
 
 COPY = "copy"
 """The stream on which the next batch comes in."""

@@ -18,7 +18,7 @@ from stepsight.workload.dlrm.torchrec import TENSOR_OPS, one_by_one, run_on_host
 from stepsight.workload.operators.matmuls import bmm
 from stepsight.workload.operators.tape import EVALUATE, Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import cat, given, reshape, split, transpose, unsqueeze
+from stepsight.workload.operators.views import cat, reshape, split, transpose, unsqueeze, view_operator
 
 INDEX_COMM = "index_comm"
 """Where the next batch's indices travel, next to the current batch's rows and gradients."""
@@ -95,10 +95,7 @@ def products(tape: Tape, joined: Tensor) -> Tensor:
 
 def passed(tape: Tape, x: Tensor, name: str, node: str) -> Tensor:
     """An operator that hands its input on, with a node of its own in the backward pass."""
-    with tape.op(name, (x,)):
-        out = x.alias(x.shape, x.strides)
-        tape.record(node, (x,), (out,), lambda g: (given(g[0]),))
-    return out
+    return view_operator(tape, name, node, x, x.alias(x.shape, x.strides), lambda grad: grad)
 
 
 def as_run(tape: Tape, config: DlrmConfig) -> list[Op]:

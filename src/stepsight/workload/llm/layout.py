@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.model import LanguageModel
 from stepsight.workload.llm.recipe import Framework, Recipe
-from stepsight.workload.parallel.axes import data_ranks
 
 AXES = ("tensor", "context", "data", "pipeline")
 """The axes of a job, innermost first as Megatron numbers ranks. Expert groups lie inside tensor, context
@@ -165,7 +164,7 @@ def read_layout(
     tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
     context = parallel.integer("context", 1)
     others = tensor * pipeline * context
-    data = data_ranks(parallel, others, "tensor × context × pipeline")
+    data = _data(parallel, others)
     batch = _batch(fields, parallel, data, pipeline)
     micro = parallel.integer("micro_batch", batch if pipeline == 1 else 1)
     if batch % micro:
@@ -204,6 +203,23 @@ def read_layout(
         order=_order(parallel),
     )
     return layout, batch
+
+
+def _data(parallel: Fields, others: int) -> int:
+    """``data`` as given, or what the other axes leave of ``ranks``."""
+    if not parallel.has("ranks"):
+        return parallel.integer("data", 1)
+    ranks, axes = parallel.integer("ranks"), "tensor × context × pipeline"
+    if ranks % others:
+        raise parallel.fail(
+            "ranks", f"{ranks} ranks is not a multiple of {axes} = {others}", f"use a multiple of {others}"
+        )
+    data = ranks // others
+    if parallel.integer("data", data) != data:
+        raise parallel.fail(
+            "data", f"data × {axes} is not the {ranks} of ranks", "give one of data and ranks"
+        )
+    return data
 
 
 def _schedule(

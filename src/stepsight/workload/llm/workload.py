@@ -10,7 +10,6 @@ from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Job
 from stepsight.program.setup import Setup
-from stepsight.workload.described import Described
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import PLAIN_FIELDS, LanguageConfig, read_language, with_attention_of
 from stepsight.workload.llm.eager import build as eager_build
@@ -20,6 +19,7 @@ from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.llm.model import Experts
 from stepsight.workload.memory import MemoryReport
+from stepsight.workload.training import Described
 
 NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 """Axes of parallelism as answers name them."""

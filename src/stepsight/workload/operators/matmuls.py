@@ -1,15 +1,15 @@
-"""Matrix products as eager PyTorch runs them: linear, matmul, bmm, and their gradients."""
+"""Matrix products as eager PyTorch runs them: linear, matmul, bmm, einsum, and their gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import prod
 
 from stepsight.program.aten import products
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.pointwise import lowered
-from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor, broadcast
-from stepsight.workload.operators.views import expand, given, reshape, swapped, t, view
+from stepsight.workload.operators.views import expand, permute, reshape, swapped, t, unsqueeze, view
 
 
 def gemm_kernel(tape: Tape, name: str, dtype: str, batch: int, m: int, n: int, k: int) -> Kernel:
@@ -40,8 +40,7 @@ def addmm(tape: Tape, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
         tape.call("aten::addmm", (bias, a, b), gemm_kernel(tape, "linear", a.dtype, 1, m, n, k))
         tape.save(a, b)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             da, db = _mm_gradients(tape, grad, a, b)
             return grad if bias.requires_grad else None, da, db
 
@@ -54,9 +53,7 @@ def mm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
         b, a = lowered(tape, b), lowered(tape, a)
         out = _mm(tape, a, b, "linear")
         tape.save(a, b)
-        tape.record(
-            "MmBackward0", (a, b), (out,), lambda g: _mm_gradients(tape, given(g[0]), a, b, last=True)
-        )
+        tape.record("MmBackward0", (a, b), (out,), lambda grad: _mm_gradients(tape, grad, a, b, last=True))
     return out
 
 
@@ -104,8 +101,7 @@ def bmm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
         out = _bmm(tape, a, b)
         tape.save(a, b)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             db = _bmm(tape, swapped(a, 1, 2), grad) if b.requires_grad else None
             da = _bmm(tape, grad, swapped(b, 1, 2)) if a.requires_grad else None
             return da, db
@@ -134,3 +130,42 @@ def matmul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
         right = reshape(tape, expand(tape, b, *stack, *b.shape[-2:]), -1, *b.shape[-2:])
         out = bmm(tape, left, right)
         return view(tape, out, *stack, a.shape[-2], b.shape[-1], name="aten::_unsafe_view")
+
+
+def einsum(tape: Tape, equation: str, a: Tensor, b: Tensor) -> Tensor:
+    """As torch does it: labels in the order of the output, then summed ones by alphabet."""
+    inputs, out = equation.split("->")
+    left, right = inputs.split(",")
+    labels = out + "".join(sorted(set(left + right) - set(out)))
+    with tape.op("aten::einsum", (a, b)):
+        return _product(
+            tape, labels, len(out), _aligned(tape, a, left, labels), _aligned(tape, b, right, labels)
+        )
+
+
+def _aligned(tape: Tape, x: Tensor, own: str, labels: str) -> Tensor:
+    """One dimension per label, of size 1 where the tensor does not have it."""
+    missing = [label for label in labels if label not in own]
+    for _ in missing:
+        x = unsqueeze(tape, x, -1)
+    have = own + "".join(missing)
+    return permute(tape, x, *(have.index(label) for label in labels))
+
+
+def _product(tape: Tape, labels: str, kept: int, a: Tensor, b: Tensor) -> Tensor:
+    rank = len(labels)
+    both = [i for i in range(kept) if (a.shape[i] != 1) == (b.shape[i] != 1)]
+    left_only = [i for i in range(kept) if a.shape[i] != 1 and b.shape[i] == 1]
+    right_only = [i for i in range(kept) if a.shape[i] == 1 and b.shape[i] != 1]
+    summed = list(range(kept, rank))
+    a_order, b_order = both + left_only + summed + right_only, both + summed + right_only + left_only
+    batch = prod(a.shape[i] for i in both)
+    m, n = prod(a.shape[i] for i in left_only), prod(b.shape[i] for i in right_only)
+    k = prod(a.shape[i] for i in summed)
+    left = reshape(tape, permute(tape, a, *a_order), batch, m, k)
+    right = reshape(tape, permute(tape, b, *b_order), batch, k, n)
+    sizes = [a.shape[i] for i in both + left_only] + [1] * len(summed) + [b.shape[i] for i in right_only]
+    result = view(tape, bmm(tape, left, right), *sizes)
+    laid = both + left_only + summed + right_only
+    result = permute(tape, result, *(laid.index(i) for i in range(rank)))
+    return view(tape, result, *result.shape[:kept])

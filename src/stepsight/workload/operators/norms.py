@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stepsight.program.aten.rows import loss_kernels, row_kernel
 from stepsight.workload.operators.pointwise import emit, like, mul, raised, rsqrt, scalar
-from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import cast, given
+from stepsight.workload.operators.views import cast
 
 
 def _raised_on_gpu(tape: Tape, x: Tensor) -> Tensor:
@@ -24,8 +22,7 @@ def softmax(tape: Tape, x: Tensor) -> Tensor:
         tape.call("aten::_softmax", (x,), row_kernel("softmax", x))
         tape.save(out)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             kernel = row_kernel("softmax_backward", x)
             tape.call("aten::_softmax_backward_data", (grad, out), kernel)
             return (Tensor.new(x.shape, x.dtype),)
@@ -43,11 +40,11 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         rstd = Tensor.new((*x.shape[:-1], 1), "fp32")
         tape.save(x, mean, rstd)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def rule(grad: Tensor) -> Grads:
             kernels = [row_kernel("layer_norm_backward", x)]
             if tape.device == "cuda":  # the gradients of weight and bias are a second kernel there
                 kernels.append(row_kernel("layer_norm_weights", x))
-            inputs = (given(g[0]), x, mean, rstd, weight, bias)
+            inputs = (grad, x, mean, rstd, weight, bias)
             tape.call("aten::native_layer_norm_backward", inputs, *kernels)
             dx = Tensor.new(x.shape, x.dtype) if x.requires_grad else None
             return dx, Tensor.new(weight.shape, weight.dtype), Tensor.new(bias.shape, bias.dtype)
@@ -79,8 +76,7 @@ def mean_last(tape: Tape, x: Tensor) -> Tensor:
         out = Tensor.new((*x.shape[:-1], 1), x.dtype)
         tape.call("aten::mean", (x,), row_kernel("reduce", x))
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             wide = grad.alias(x.shape, (*grad.strides[:-1], 0))
             return (emit(tape, "div", (wide,), Tensor.new(x.shape, x.dtype)),)
 
@@ -96,18 +92,18 @@ def cross_entropy(tape: Tape, logits: Tensor, target: Tensor) -> Tensor:
         tape.call("aten::_log_softmax", (logits,), row_kernel("softmax", logits))
         tape.save(logp)
 
-        def softmax_rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def softmax_rule(grad: Tensor) -> Grads:
             kernel = row_kernel("softmax_backward", logits)
-            tape.call("aten::_log_softmax_backward_data", (given(g[0]), logp), kernel)
+            tape.call("aten::_log_softmax_backward_data", (grad, logp), kernel)
             return (Tensor.new(logits.shape, logits.dtype),)
 
         tape.record("LogSoftmaxBackward0", (logits,), (logp,), softmax_rule)
         loss, weight = Tensor.new((), logits.dtype), Tensor.new((), logits.dtype)
         tape.call("aten::nll_loss_forward", (logp, target), row_kernel("nll_loss", logits))
 
-        def nll_rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def nll_rule(grad: Tensor) -> Grads:
             kernel = row_kernel("nll_loss_backward", logits)
-            tape.call("aten::nll_loss_backward", (given(g[0]), logp, target, weight), kernel)
+            tape.call("aten::nll_loss_backward", (grad, logp, target, weight), kernel)
             return (Tensor.new(logits.shape, logits.dtype),)
 
         tape.record("NllLossBackward0", (logp,), (loss,), nll_rule)
@@ -122,8 +118,7 @@ def pointwise_loss(tape: Tape, name: str, node: str, x: Tensor, target: Tensor) 
         tape.call(f"aten::{name}", (x, target), *loss_kernels(name, x))
         tape.save(x)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             if name == "binary_cross_entropy_with_logits":
                 return (_logits_gradient(tape, grad, x, target),)
             return (emit(tape, f"{name}_backward", (grad, x, target), x.empty_like()),)

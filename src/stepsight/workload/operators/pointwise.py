@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from stepsight.program.aten.movement import pointwise_kernel
 from stepsight.program.aten.rows import dropout_kernel
-from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor, broadcast
-from stepsight.workload.operators.views import cast, given
+from stepsight.workload.operators.views import cast
 
 
 def emit(tape: Tape, name: str, inputs: Sequence[Tensor], out: Tensor, aten: str = "") -> Tensor:
@@ -57,8 +57,8 @@ def unary(tape: Tape, name: str, x: Tensor, node: str, *, saves: str = "input") 
         tape.save(kept)
         backward = {"relu": "threshold_backward"}.get(name, f"{name}_backward")
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            inputs = (given(g[0]), kept)
+        def rule(grad: Tensor) -> Grads:
+            inputs = (grad, kept)
             return (emit(tape, backward, inputs, like(inputs)),)
 
         tape.record(node, (x,), (out,), rule)
@@ -75,9 +75,9 @@ def rsqrt(tape: Tape, x: Tensor) -> Tensor:
         out = emit(tape, "rsqrt", (x,), x.empty_like())
         tape.save(out)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def rule(grad: Tensor) -> Grads:
             cubed = emit(tape, "pow", (out,), out.empty_like())
-            scaled = emit(tape, "mul", (given(g[0]),), given(g[0]).empty_like())
+            scaled = emit(tape, "mul", (grad,), grad.empty_like())
             return (emit(tape, "mul", (scaled, cubed), like((scaled, cubed))),)
 
         tape.record("RsqrtBackward0", (x,), (out,), rule)
@@ -107,8 +107,7 @@ def tensor_binary(tape: Tape, name: str, a: Tensor, b: Tensor) -> Tensor:
         if name == "mul":
             tape.save(*([b] if a.requires_grad else []), *([a] if b.requires_grad else []))
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             if name == "mul":  # autograd computes the second operand's gradient first
                 second = emit(tape, "mul", (grad, a), like((grad, a))) if b.requires_grad else None
                 parts = [emit(tape, "mul", (grad, b), like((grad, b))) if a.requires_grad else None, second]
@@ -135,29 +134,20 @@ def mul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
 
 
 def negate(tape: Tape, x: Tensor) -> Tensor:
-    with tape.op("aten::neg", (x,)):
-        out = emit(tape, "neg", (x,), x.empty_like())
-        tape.record(
-            "NegBackward0",
-            (x,),
-            (out,),
-            lambda g: (emit(tape, "neg", (given(g[0]),), given(g[0]).empty_like()),),
-        )
-    return out
+    return scalar(tape, "neg", x)
 
 
 def scalar(tape: Tape, name: str, x: Tensor) -> Tensor:
-    """add, sub, mul, div or pow of a tensor and a number."""
+    """add, sub, mul, div or pow of a tensor and a number, or neg."""
     with tape.op(f"aten::{name}", (x,)):
         out = emit(tape, name, (x,), x.empty_like())
         if name == "pow":
             tape.save(x)
-        tape.record(
-            f"{name.capitalize()}Backward0",
-            (x,),
-            (out,),
-            lambda g: (_scalar_grad(tape, name, x, given(g[0])),),
-        )
+
+        def rule(grad: Tensor) -> Grads:
+            return (_scalar_grad(tape, name, x, grad),)
+
+        tape.record(f"{name.capitalize()}Backward0", (x,), (out,), rule)
     return out
 
 
@@ -189,8 +179,8 @@ def _fused_dropout(tape: Tape, x: Tensor) -> Tensor:
     tape.call("aten::native_dropout", (x,), dropout_kernel(x))
     tape.save(mask)
 
-    def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        inputs = (given(g[0]), mask)
+    def rule(grad: Tensor) -> Grads:
+        inputs = (grad, mask)
         out_grad = inputs[0].empty_like()
         return (emit(tape, "native_dropout_backward", inputs, out_grad),)
 

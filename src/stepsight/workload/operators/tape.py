@@ -19,15 +19,16 @@ from math import prod
 from stepsight.program.aten.movement import pointwise_kernel
 from stepsight.program.aten.rows import reduce_kernel
 from stepsight.program.job import Call, Collective, Kernel, Op, RankProgram, Wait
-from stepsight.workload.operators import lifetimes
-from stepsight.workload.operators.tensor import Shape, Storage, Tensor, same_layout
+from stepsight.workload.operators.tensor import Lifetimes, Shape, Storage, Tensor, same_layout
 
 EVALUATE = "autograd::engine::evaluate_function: "
 """How a profiler names the host operator that runs one node of the backward pass."""
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 Grads = Sequence["Tensor | None"]
-Rule = Callable[[Grads], Grads]
+Rule = Callable[..., Grads]
+"""From the gradients of a function's outputs to those of its inputs; None: no gradient. That of a single
+output is always there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +84,7 @@ class Tape:
         self._open: _OpenOp | None = None
         self._casts: dict[Tensor, Tensor] = {}
         self._just_saved: list[Tensor] = []
-        self.lifetimes = lifetimes.begin()
+        self.lifetimes = Lifetimes.begin()
 
     # Host operators
 
@@ -93,8 +94,7 @@ class Tape:
         if self._open is not None:
             yield
             return
-        if self.lifetimes is not None:
-            self.lifetimes.opened()
+        self.lifetimes.opened()
         self._open = _OpenOp(name, self.label, tuple(t.shape for t in inputs), waits=self._pending)
         self._pending = []
         try:
@@ -115,13 +115,11 @@ class Tape:
         op = self._current()
         op.calls.append(Call(name, tuple(t.shape for t in inputs)))
         op.kernels.extend(kernels)
-        if self.lifetimes is not None:
-            self.lifetimes.called(inputs)
+        self.lifetimes.called(inputs)
 
     def made(self, tensor: Tensor) -> Tensor:
         """``tensor`` is what the last call made, though it was written down before it."""
-        if self.lifetimes is not None:
-            self.lifetimes.made(tensor)
+        self.lifetimes.made(tensor)
         return tensor
 
     def launch(self, *kernels: Kernel) -> None:
@@ -188,7 +186,7 @@ class Tape:
     def leaf(self, name: str, *shape: int) -> Tensor:
         """A tensor that asks for a gradient without being one of the model's parameters."""
         tensor = Tensor.new(shape, self.parameter_dtype, persistent=True, name=name)
-        tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grads: (), (tensor,), tensor)
+        tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grad: (), (tensor,), tensor)
         return tensor
 
     def received(self, *shape: int) -> Tensor:
@@ -246,8 +244,7 @@ class Tape:
                         self._accumulated(node.leaf, grads[0])
                     continue
                 results = self._gradients(node, grads)
-                if self.lifetimes is not None:
-                    self.lifetimes.used(node.saved)
+                self.lifetimes.used(node.saved)
                 for edge, result in zip(node.edges, results, strict=True):
                     if edge is None:
                         continue
@@ -266,7 +263,7 @@ class Tape:
             return [None] * len(node.edges)
         return [
             result if result is None or edge is None else self._fitted(result, edge[0].outputs[edge[1]])
-            for edge, result in zip(node.edges, node.rule(grads), strict=True)
+            for edge, result in zip(node.edges, node.rule(*grads), strict=True)
         ]
 
     def _fitted(self, grad: Tensor, tensor: Tensor) -> Tensor:
@@ -302,9 +299,8 @@ class Tape:
         elif not same_layout(parameter, grad):
             kernel = Kernel.of("transpose", parameter.dtype, operator="copy", elements=parameter.elements)
             self.call("aten::copy_", (parameter, grad), kernel)
-            if self.lifetimes is not None:
-                grad = parameter.empty_like()
-        if self.lifetimes is not None and not self.grads_kept:
+            grad = parameter.empty_like()
+        if not self.grads_kept:
             self.lifetimes.keep(grad)
         if self.on_grad_ready is not None:
             self.on_grad_ready(parameter)
@@ -319,15 +315,14 @@ class Tape:
         self.grad_enabled = True
         out = made.alias(made.shape, made.strides)
 
-        def rule(grads: Grads) -> Grads:
+        def rule(grad: Tensor) -> Grads:
             given_again = self.leaf("checkpoint", *x.shape)
             given_again.dtype = x.dtype
             with self.suspended_op():
                 self.grad_enabled = True
                 again = function(given_again)
                 self.grad_enabled = False
-                if grads[0] is not None:
-                    self.backward(again, grads[0])
+                self.backward(again, grad)
             return (Tensor.new(x.shape, x.dtype),)
 
         self.record("CheckpointFunctionBackward", (x,), (out,), rule)

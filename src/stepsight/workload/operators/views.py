@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from stepsight.program.aten.movement import concat_kernel, copy_kernel, fill_kernel
-from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor, view_strides
 
 _VIEW_NODES = {
@@ -22,9 +22,16 @@ def view(tape: Tape, x: Tensor, *shape: int, name: str = "aten::view") -> Tensor
     strides = view_strides(x, sizes)
     if strides is None:
         raise RuntimeError(f"view of {x.shape} {x.strides} as {sizes} needs a copy")
+    out = x.alias(sizes, strides)
+    return view_operator(tape, name, _VIEW_NODES[name], x, out, lambda grad: reshape(tape, grad, *x.shape))
+
+
+def view_operator(
+    tape: Tape, name: str, node: str, x: Tensor, out: Tensor, back: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """A host operator without a kernel: ``out`` is ``x`` seen in another way, ``back`` turns its gradient."""
     with tape.op(name, (x,)):
-        out = x.alias(sizes, strides)
-        tape.record(_VIEW_NODES[name], (x,), (out,), lambda g: (reshape(tape, given(g[0]), *x.shape),))
+        tape.record(node, (x,), (out,), lambda grad: (back(grad),))
     return out
 
 
@@ -44,7 +51,7 @@ def clone(tape: Tape, x: Tensor) -> Tensor:
     with tape.op("aten::clone", (x,)):
         out = Tensor.new(x.shape, x.dtype)
         tape.call("aten::clone", (x,), copy_kernel(x, out))
-        tape.record("CloneBackward0", (x,), (out,), lambda g: (g[0],))
+        tape.record("CloneBackward0", (x,), (out,), lambda grad: (grad,))
     return out
 
 
@@ -56,49 +63,46 @@ def contiguous(tape: Tape, x: Tensor) -> Tensor:
 
 
 def transpose(tape: Tape, x: Tensor, first: int, second: int) -> Tensor:
-    with tape.op("aten::transpose", (x,)):
-        out = swapped(x, first, second)
-        tape.record("TransposeBackward0", (x,), (out,), lambda g: (swapped(given(g[0]), first, second),))
-    return out
+    out = swapped(x, first, second)
+    return view_operator(
+        tape, "aten::transpose", "TransposeBackward0", x, out, lambda grad: swapped(grad, first, second)
+    )
 
 
 def t(tape: Tape, x: Tensor) -> Tensor:
     """The transpose of a matrix."""
-    with tape.op("aten::t", (x,)):
-        out = swapped(x, 0, 1)
-        tape.record("TBackward0", (x,), (out,), lambda g: (swapped(given(g[0]), 0, 1),))
-    return out
+    return view_operator(tape, "aten::t", "TBackward0", x, swapped(x, 0, 1), lambda grad: swapped(grad, 0, 1))
 
 
 def permute(tape: Tape, x: Tensor, *order: int) -> Tensor:
-    with tape.op("aten::permute", (x,)):
-        out = _permuted(x, order)
-        inverse = tuple(order.index(i) for i in range(len(order)))
-        tape.record("PermuteBackward0", (x,), (out,), lambda g: (_permuted(given(g[0]), inverse),))
-    return out
+    inverse = tuple(order.index(i) for i in range(len(order)))
+    return view_operator(
+        tape,
+        "aten::permute",
+        "PermuteBackward0",
+        x,
+        _permuted(x, order),
+        lambda grad: _permuted(grad, inverse),
+    )
 
 
 def expand(tape: Tape, x: Tensor, *shape: int) -> Tensor:
     """Repeats size-1 dimensions without a copy."""
-    with tape.op("aten::expand", (x,)):
-        pad = len(shape) - len(x.shape)
-        old = (1,) * pad + x.shape
-        strides = (0,) * pad + x.strides
-        out = x.alias(
-            tuple(shape),
-            tuple(0 if a == 1 and b != 1 else s for a, b, s in zip(old, shape, strides, strict=True)),
-        )
-        tape.record("ExpandBackward0", (x,), (out,), lambda g: (tape.sum_to(given(g[0]), x.shape),))
-    return out
+    pad = len(shape) - len(x.shape)
+    dims = zip((1,) * pad + x.shape, shape, (0,) * pad + x.strides, strict=True)
+    out = x.alias(tuple(shape), tuple(0 if a == 1 and b != 1 else stride for a, b, stride in dims))
+    return view_operator(
+        tape, "aten::expand", "ExpandBackward0", x, out, lambda grad: tape.sum_to(grad, x.shape)
+    )
 
 
 def unsqueeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
     at = dim if dim >= 0 else len(x.shape) + 1 + dim
-    with tape.op("aten::unsqueeze", (x,)):
-        stride = x.shape[at] * x.strides[at] if at < len(x.shape) else 1
-        out = x.alias((*x.shape[:at], 1, *x.shape[at:]), (*x.strides[:at], stride, *x.strides[at:]))
-        tape.record("UnsqueezeBackward0", (x,), (out,), lambda g: (_dropped(given(g[0]), at),))
-    return out
+    stride = x.shape[at] * x.strides[at] if at < len(x.shape) else 1
+    out = x.alias((*x.shape[:at], 1, *x.shape[at:]), (*x.strides[:at], stride, *x.strides[at:]))
+    return view_operator(
+        tape, "aten::unsqueeze", "UnsqueezeBackward0", x, out, lambda grad: _dropped(grad, at)
+    )
 
 
 def split(
@@ -109,14 +113,15 @@ def split(
     with tape.op(name, (x,)):
         pieces = [x.alias((*x.shape[:at], size, *x.shape[at + 1 :]), x.strides) for size in sizes]
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            missing = [
-                Tensor.new(p.shape, x.dtype) for p, grad in zip(pieces, g, strict=True) if grad is None
+        def rule(*grads: Tensor | None) -> Grads:
+            whole = [
+                Tensor.new(p.shape, x.dtype) if grad is None else grad
+                for p, grad in zip(pieces, grads, strict=True)
             ]
-            for zero in missing:
-                tape.call("aten::zeros", (), fill_kernel(zero))
-            filled = iter(missing)
-            return (concatenated(tape, [grad if grad is not None else next(filled) for grad in g], at),)
+            for piece, grad in zip(whole, grads, strict=True):
+                if grad is None:
+                    tape.call("aten::zeros", (), fill_kernel(piece))
+            return (concatenated(tape, whole, at),)
 
         node = "SplitBackward0" if name == "aten::split" else "SplitWithSizesBackward0"
         tape.record(node, (x,), pieces, rule)
@@ -129,13 +134,11 @@ def narrow(tape: Tape, x: Tensor, dim: int, size: int, name: str = "aten::slice"
     with tape.op(name, (x,)):
         out = x.alias((*x.shape[:at], size, *x.shape[at + 1 :]), x.strides)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def rule(grad: Tensor) -> Grads:
             if size == x.shape[at]:
-                return (given(g[0]),)
+                return (grad,)
             whole = Tensor.new(x.shape, x.dtype)
-            tape.call(
-                "aten::slice_backward", (given(g[0]),), fill_kernel(whole), copy_kernel(given(g[0]), out)
-            )
+            tape.call("aten::slice_backward", (grad,), fill_kernel(whole), copy_kernel(grad, out))
             return (whole,)
 
         tape.record("SliceBackward0", (x,), (out,), rule)
@@ -149,8 +152,7 @@ def cat(tape: Tape, parts: Sequence[Tensor], dim: int) -> Tensor:
         parts = _promoted(tape, parts)
         out = concatenated(tape, parts, at)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             return [grad.alias(p.shape, grad.strides) for p in parts]
 
         tape.record("CatBackward0", parts, (out,), rule)
@@ -170,7 +172,7 @@ def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
         return x
     with tape.op("aten::to", (x,)):
         out = _converted(tape, x, dtype)
-        tape.record("ToCopyBackward0", (x,), (out,), lambda g: (_converted(tape, given(g[0]), x.dtype),))
+        tape.record("ToCopyBackward0", (x,), (out,), lambda grad: (_converted(tape, grad, x.dtype),))
     return out
 
 
@@ -206,9 +208,3 @@ def _dropped(x: Tensor, at: int) -> Tensor:
 def _infer(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
     known = prod(s for s in shape if s != -1)
     return tuple(x.elements // max(known, 1) if s == -1 else s for s in shape)
-
-
-def given(grad: Tensor | None) -> Tensor:
-    if grad is None:
-        raise RuntimeError("a gradient rule ran without its gradient")
-    return grad

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from stepsight.workload.llm.eager.blocks import (
@@ -14,15 +13,15 @@ from stepsight.workload.llm.eager.blocks import (
     dense,
     embedding,
     flash_attention,
-    linear_pair,
+    kept_or_run_again,
     norm,
-    norm_pair,
+    pair,
+    pairs,
     residual,
     scaled_scores,
     split_heads,
 )
 from stepsight.workload.llm.eager.config import TransformerConfig
-from stepsight.workload.llm.eager.decoder import kept_or_run_again
 from stepsight.workload.operators.matmuls import linear
 from stepsight.workload.operators.norms import cross_entropy
 from stepsight.workload.operators.pointwise import add, dropout, gelu
@@ -30,47 +29,15 @@ from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import contiguous, permute, reshape, transpose, view
 
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One encoder layer's parameters."""
-
-    query: Pair
-    key: Pair
-    value: Pair
-    attention_out: Pair
-    attention_norm: Pair
-    intermediate: Pair
-    output: Pair
-    output_norm: Pair
-
-    @classmethod
-    def register(cls, tape: Tape, name: str, c: TransformerConfig) -> Layer:
-        h, f = c.hidden, c.ffn
-        return cls(
-            linear_pair(tape, f"{name}.query", h, h), linear_pair(tape, f"{name}.key", h, h),
-            linear_pair(tape, f"{name}.value", h, h), linear_pair(tape, f"{name}.attention_out", h, h),
-            norm_pair(tape, f"{name}.attention_norm", h), linear_pair(tape, f"{name}.intermediate", f, h),
-            linear_pair(tape, f"{name}.output", h, f), norm_pair(tape, f"{name}.output_norm", h),
-        )  # fmt: skip
+Layer = dict[str, Pair]
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The masked-language-model head; its decoder weight is the word embedding."""
-
-    bias: Tensor
-    transform: Pair
-    norm: Pair
-
-    @classmethod
-    def register(cls, tape: Tape, c: TransformerConfig) -> _Head:
-        bias = tape.parameter("decoder.bias", c.vocab)
-        return cls(
-            bias,
-            linear_pair(tape, "transform", c.hidden, c.hidden),
-            norm_pair(tape, "transform_norm", c.hidden),
-        )
+def _layer_parameters(tape: Tape, name: str, c: TransformerConfig) -> Layer:
+    h, f = c.hidden, c.ffn
+    return pairs(
+        tape, name, query=(h, h), key=(h, h), value=(h, h), attention_out=(h, h), attention_norm=(h,),
+        intermediate=(f, h), output=(h, f), output_norm=(h,),
+    )  # fmt: skip
 
 
 def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
@@ -78,9 +45,11 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
     word = tape.parameter("word", c.vocab, c.hidden)
     position = tape.parameter("position", c.sequence, c.hidden)
     kind = tape.parameter("token_type", 2, c.hidden)
-    first_norm = norm_pair(tape, "embedding_norm", c.hidden)
-    layers = [Layer.register(tape, f"layer.{i}", c) for i in range(c.layers)]
-    head = _Head.register(tape, c) if c.head == "lm" else None
+    first_norm = pair(tape, "embedding_norm", c.hidden)
+    layers = [_layer_parameters(tape, f"layer.{i}", c) for i in range(c.layers)]
+    if c.head == "lm":  # whose decoder weight is the word embedding
+        bias = tape.parameter("decoder.bias", c.vocab)
+        head = pairs(tape, "head", transform=(c.hidden, c.hidden), norm=(c.hidden,))
 
     def forward() -> Tensor:
         p = c.training.dropout
@@ -93,11 +62,11 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
         for i, layer in enumerate(layers):
             with tape.scope(f"layer {i}"):
                 x = kept_or_run_again(tape, c, partial(_layer, tape, c, layer, mask), x)
-        if head is None:
+        if c.head != "lm":
             return x
         with tape.scope("head"):
-            x = norm(tape, gelu(tape, dense(tape, x, head.transform)), head.norm)
-            logits = linear(tape, x, word, head.bias)
+            x = norm(tape, gelu(tape, dense(tape, x, head["transform"])), head["norm"])
+            logits = linear(tape, x, word, bias)
             if c.training.loss == "none":
                 return logits
             flat = view(tape, logits, -1, c.vocab)
@@ -109,14 +78,16 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
 
 def _layer(tape: Tape, c: TransformerConfig, layer: Layer, mask: Tensor, x: Tensor) -> Tensor:
     p = c.training.dropout
-    q = split_heads(tape, dense(tape, x, layer.query), c.heads)
-    k = split_heads(tape, dense(tape, x, layer.key), c.heads)
-    v = split_heads(tape, dense(tape, x, layer.value), c.heads)
+    q = split_heads(tape, dense(tape, x, layer["query"]), c.heads)
+    k = split_heads(tape, dense(tape, x, layer["key"]), c.heads)
+    v = split_heads(tape, dense(tape, x, layer["value"]), c.heads)
     if c.training.attention == "flash":
         context = reshape(tape, transpose(tape, flash_attention(tape, q, k, v, causal=False), 1, 2), *x.shape)
     else:
         context = attend(tape, add(tape, scaled_scores(tape, q, k), mask), v, p)
         context = view(tape, contiguous(tape, permute(tape, context, 0, 2, 1, 3)), *x.shape)
-    x = norm(tape, residual(tape, x, dense(tape, context, layer.attention_out), p), layer.attention_norm)
-    update = dense(tape, gelu(tape, dense(tape, x, layer.intermediate)), layer.output)
-    return norm(tape, residual(tape, x, update, p), layer.output_norm)
+    x = norm(
+        tape, residual(tape, x, dense(tape, context, layer["attention_out"]), p), layer["attention_norm"]
+    )
+    update = dense(tape, gelu(tape, dense(tape, x, layer["intermediate"])), layer["output"])
+    return norm(tape, residual(tape, x, update, p), layer["output_norm"])

@@ -1,20 +1,26 @@
-"""What the transformer families share: parameters, token embeddings, attention cores, heads."""
+"""What the transformer families share: parameters, embeddings, attention cores, decoders, tensor groups.
+
+Entering a tensor group copies: the gradient is summed over the group. Leaving sums over the group: the
+gradient is copied. A column-parallel layer stands after an entry, a row-parallel one before an exit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from stepsight.program.aten.movement import gather_kernel, scatter_kernels
 from stepsight.program.aten.products import attention_kernel
-from stepsight.program.job import Kernel
-from stepsight.workload.llm.eager.config import TransformerConfig
+from stepsight.program.job import COMM, COMPUTE, Collective, Kernel, Wait
+from stepsight.workload.llm.eager.config import StagePart, TransformerConfig
 from stepsight.workload.operators.matmuls import linear, matmul
-from stepsight.workload.operators.norms import layer_norm, softmax
+from stepsight.workload.operators.norms import cross_entropy, layer_norm, softmax
 from stepsight.workload.operators.pointwise import add, dropout, emit, like, lowered, scalar
-from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import contiguous, given, permute, reshape, swapped, transpose, view
+from stepsight.workload.operators.views import contiguous, narrow, permute, reshape, swapped, transpose, view
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +31,22 @@ class Pair:
     bias: Tensor
 
 
-def linear_pair(tape: Tape, name: str, out: int, into: int) -> Pair:
-    """An nn.Linear's parameters."""
-    return Pair(tape.parameter(f"{name}.weight", out, into), tape.parameter(f"{name}.bias", out))
+def pair(tape: Tape, name: str, *shape: int) -> Pair:
+    """The parameters of an nn.Linear (outputs × inputs) or of an nn.LayerNorm."""
+    return Pair(tape.parameter(f"{name}.weight", *shape), tape.parameter(f"{name}.bias", shape[0]))
 
 
-def norm_pair(tape: Tape, name: str, size: int) -> Pair:
-    """An nn.LayerNorm's parameters."""
-    return Pair(tape.parameter(f"{name}.weight", size), tape.parameter(f"{name}.bias", size))
+def pairs(tape: Tape, name: str, **shapes: tuple[int, ...]) -> dict[str, Pair]:
+    """The linear layers and norms of a module, registered in order."""
+    return {part: pair(tape, f"{name}.{part}", *shape) for part, shape in shapes.items()}
 
 
-def dense(tape: Tape, x: Tensor, pair: Pair) -> Tensor:
-    return linear(tape, x, pair.weight, pair.bias)
+def dense(tape: Tape, x: Tensor, layer: Pair) -> Tensor:
+    return linear(tape, x, layer.weight, layer.bias)
 
 
-def norm(tape: Tape, x: Tensor, pair: Pair) -> Tensor:
-    return layer_norm(tape, x, pair.weight, pair.bias)
+def norm(tape: Tape, x: Tensor, layer: Pair) -> Tensor:
+    return layer_norm(tape, x, layer.weight, layer.bias)
 
 
 def buffer(shape: Sequence[int], dtype: str = "fp32") -> Tensor:
@@ -60,11 +66,11 @@ def embedding(tape: Tape, weight: Tensor, ids: Tensor) -> Tensor:
         out = Tensor.new((*ids.shape, cols), weight.dtype)
         tape.call("aten::embedding", (weight, ids), gather_kernel(weight, ids.elements))
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def rule(grad: Tensor) -> Grads:
             kernels = scatter_kernels(weight.dtype, ids.elements, cols, rows)
             if tape.device != "cuda":  # only a GPU sorts long index lists first
                 kernels = kernels[-1:]
-            tape.call("aten::embedding_dense_backward", (given(g[0]), ids), *kernels)
+            tape.call("aten::embedding_dense_backward", (grad, ids), *kernels)
             return (Tensor.new(weight.shape, weight.dtype),)
 
         tape.record("EmbeddingBackward0", (weight,), (out,), rule)
@@ -82,8 +88,7 @@ def masked_fill(tape: Tape, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     with tape.op("aten::where", (mask, x, value)):
         out = emit(tape, "where", (mask, x, value), like((x, mask)))
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
+        def rule(grad: Tensor) -> Grads:
             tape.call("aten::scalar_tensor", (), Kernel.of("fill", grad.dtype, bytes=4))
             return (emit(tape, "where", (mask, grad, Tensor.new(())), grad.empty_like()),)
 
@@ -108,10 +113,8 @@ def flash_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool
         tape.call(name, (q, k, v), kernel("attention"))
         tape.save(q, k, v, out, logsumexp)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            tape.call(
-                f"{name}_backward", (given(g[0]), q, k, v, out, logsumexp), kernel("attention_backward")
-            )
+        def rule(grad: Tensor) -> Grads:
+            tape.call(f"{name}_backward", (grad, q, k, v, out, logsumexp), kernel("attention_backward"))
             return [_merged_layout(x) for x in (q, k, v)]
 
         tape.record(node, (q, k, v), (out,), rule)
@@ -153,3 +156,110 @@ def causal_attention(
         context = transpose(tape, flash_attention(tape, q, k, v, causal=True), 1, 2)
         return reshape(tape, context, q.shape[0], q.shape[2], q.shape[1] * q.shape[3])
     return merge_heads(tape, attend(tape, mask(scaled_scores(tape, q, k)), v, c.training.dropout))
+
+
+Block = TypeVar("Block")
+
+
+def decoder(
+    tape: Tape, c: TransformerConfig, part: StagePart, register: Callable[[str], Block],
+    run: Callable[[Block, Tensor], Tensor],
+) -> Callable[[], Tensor]:  # fmt: skip
+    """Registers a stage's parameters; the result runs its forward pass to the loss or the last output.
+
+    ``register`` makes the parameters of the block of that name; ``run`` is one block's forward pass.
+    """
+    tokens = tape.parameter("tokens", c.vocab, c.hidden) if part.first or part.last else None
+    positions = tape.parameter("positions", c.sequence, c.hidden) if part.first else None
+    blocks = [register(f"block.{i}") for i in range(part.layers)]
+    last_norm = pair(tape, "last_norm", c.hidden) if part.last else None
+
+    def forward() -> Tensor:
+        x = token_embeddings(tape, c, tokens, positions)
+        x = stack(tape, c, blocks, run, x)
+        if last_norm is None or tokens is None:
+            return x
+        with tape.scope("head"):
+            return lm_head(tape, c, norm(tape, x, last_norm), tokens)
+
+    return forward
+
+
+def stack(
+    tape: Tape, c: TransformerConfig, blocks: list[Block], run: Callable[[Block, Tensor], Tensor], x: Tensor
+) -> Tensor:
+    """Block after block, each kept for the backward pass or run again there."""
+    for i, block in enumerate(blocks):
+        with tape.scope(f"block {i}"):
+            x = kept_or_run_again(tape, c, partial(run, block), x)
+    return x
+
+
+def kept_or_run_again(
+    tape: Tape, c: TransformerConfig, block: Callable[[Tensor], Tensor], x: Tensor
+) -> Tensor:
+    """One block, whose tensors the backward pass finds kept or makes again (``recompute``)."""
+    return tape.checkpoint(block, x) if c.training.recompute else block(x)
+
+
+def token_embeddings(
+    tape: Tape, c: TransformerConfig, tokens: Tensor | None, positions: Tensor | None
+) -> Tensor:
+    """Token plus position; a later pipeline stage (without ``positions``) receives its input instead."""
+    with tape.scope("embeddings"):
+        if tokens is None or positions is None:
+            return tape.received(c.batch_per_rank, c.sequence, c.hidden)
+        ids = buffer((c.batch_per_rank, c.sequence), "int64")
+        place = buffer((1, c.sequence), "int64")
+        x = add(tape, embedding(tape, tokens, ids), embedding(tape, positions, place))
+        return dropout(tape, x, c.training.dropout)
+
+
+def lm_head(tape: Tape, c: TransformerConfig, x: Tensor, weight: Tensor) -> Tensor:
+    """Logits over the vocabulary, shifted by one token, and their cross entropy."""
+    if c.head == "none":
+        return x
+    logits = linear(tape, x, weight)
+    if c.training.loss == "none":
+        return logits
+    shifted = contiguous(tape, narrow(tape, logits, 1, c.sequence - 1))
+    flat = view(tape, shifted, -1, c.vocab)
+    target = narrow(tape, buffer((c.batch_per_rank, c.sequence), "int64"), 1, c.sequence - 1)
+    return cross_entropy(tape, flat, reshape(tape, target, -1))
+
+
+GROUP = "tensor"
+
+
+def enter(tape: Tape, x: Tensor, size: int) -> Tensor:
+    """The same values on every rank of the group; their gradients are summed."""
+    if size == 1:
+        return x
+    with tape.op("_CopyToModelParallelRegion", (x,)):
+        out = x.alias(x.shape, x.strides)
+
+        def rule(grad: Tensor) -> Grads:
+            with tape.suspended_op():
+                return (all_reduce(tape, grad),)
+
+        tape.record("_CopyToModelParallelRegionBackward", (x,), (out,), rule)
+    return out
+
+
+def leave(tape: Tape, x: Tensor, size: int) -> Tensor:
+    """Partial results summed over the group."""
+    if size == 1:
+        return x
+    out = all_reduce(tape, x)
+    tape.record("_ReduceFromModelParallelRegionBackward", (x,), (out,), lambda grad: (grad,))
+    return out
+
+
+def all_reduce(tape: Tape, x: Tensor, group: str = GROUP) -> Tensor:
+    """Summed in place; the compute stream goes on only afterwards."""
+    with tape.op("c10d::allreduce_", (x,)):
+        tape.call("c10d::allreduce_", (x,))
+        collective = Collective("all_reduce", x.bytes, group, dtype=x.dtype, name="activations")
+        started = tape.communicate(collective, Wait(COMM, COMPUTE))
+    tape.wait_next(Wait(COMPUTE, started))
+    return x.alias(x.shape, x.strides)

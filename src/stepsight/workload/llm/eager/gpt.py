@@ -3,54 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from stepsight.workload.llm.eager.blocks import (
     Pair,
     buffer,
     causal_attention,
     constant,
+    decoder,
     dense,
-    linear_pair,
+    enter,
+    leave,
     masked_fill,
     norm,
-    norm_pair,
+    pair,
     residual,
     split_heads,
 )
 from stepsight.workload.llm.eager.config import StagePart, TransformerConfig
-from stepsight.workload.llm.eager.decoder import decoder
-from stepsight.workload.llm.eager.tensor_parallel import enter, leave
 from stepsight.workload.operators.matmuls import addmm
 from stepsight.workload.operators.pointwise import add, gelu, mul, relu, scalar, tanh
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import split, view
 
+Block = dict[str, Pair]
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One decoder block. ``qkv`` is one projection (GPT) or three (OPT)."""
 
-    first_norm: Pair
-    qkv: tuple[Pair, ...]
-    attention_out: Pair
-    second_norm: Pair
-    fc: Pair
-    fc_out: Pair
-
-    @classmethod
-    def register(cls, tape: Tape, name: str, c: TransformerConfig) -> Block:
-        h, f, t = c.hidden, c.ffn, c.tensor
-        widths = (h // t,) * 3 if c.family == "opt" else (3 * h // t,)
-        layer = _conv1d_pair if c.family == "gpt2" else linear_pair
-        first = norm_pair(tape, f"{name}.first_norm", h)
-        qkv = tuple(layer(tape, f"{name}.qkv.{i}", width, h) for i, width in enumerate(widths))
-        return cls(
-            first, qkv, layer(tape, f"{name}.attention_out", h, h // t),
-            norm_pair(tape, f"{name}.second_norm", h), layer(tape, f"{name}.fc", f // t, h),
-            layer(tape, f"{name}.fc_out", h, f // t),
-        )  # fmt: skip
+def _block_parameters(tape: Tape, name: str, c: TransformerConfig) -> Block:
+    """Queries, keys and values are one projection (GPT) or three (OPT)."""
+    h, f, t = c.hidden, c.ffn, c.tensor
+    layer = _conv1d_pair if c.family == "gpt2" else pair
+    block = {"first_norm": pair(tape, f"{name}.first_norm", h)}
+    sizes = {"qkv": (3 * h // t, h)} if c.family != "opt" else dict.fromkeys("qkv", (h // t, h))
+    block |= {part: layer(tape, f"{name}.{part}", *size) for part, size in sizes.items()}
+    block["attention_out"] = layer(tape, f"{name}.attention_out", h, h // t)
+    block["second_norm"] = pair(tape, f"{name}.second_norm", h)
+    block["fc"] = layer(tape, f"{name}.fc", f // t, h)
+    block["fc_out"] = layer(tape, f"{name}.fc_out", h, f // t)
+    return block
 
 
 def _conv1d_pair(tape: Tape, name: str, out: int, into: int) -> Pair:
@@ -58,10 +48,10 @@ def _conv1d_pair(tape: Tape, name: str, out: int, into: int) -> Pair:
     return Pair(tape.parameter(f"{name}.weight", into, out), tape.parameter(f"{name}.bias", out))
 
 
-def conv1d(tape: Tape, x: Tensor, pair: Pair) -> Tensor:
+def conv1d(tape: Tape, x: Tensor, layer: Pair) -> Tensor:
     """GPT-2's linear layer: addmm over flattened tokens."""
     flat = view(tape, x, -1, x.shape[-1])
-    return view(tape, addmm(tape, pair.bias, flat, pair.weight), *x.shape[:-1], pair.weight.shape[1])
+    return view(tape, addmm(tape, layer.bias, flat, layer.weight), *x.shape[:-1], layer.weight.shape[1])
 
 
 def gelu_new(tape: Tape, x: Tensor) -> Tensor:
@@ -76,24 +66,26 @@ ACTIVATION = {"gpt2": gelu_new, "gpt": gelu, "opt": relu}
 
 def model(tape: Tape, c: TransformerConfig, part: StagePart) -> Callable[[], Tensor]:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
-    return decoder(
-        tape, c, part, lambda name: Block.register(tape, name, c), lambda block, x: _block(tape, c, block, x)
-    )
+
+    def register(name: str) -> Block:
+        return _block_parameters(tape, name, c)
+
+    return decoder(tape, c, part, register, lambda block, x: _block(tape, c, block, x))
 
 
 def _block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:
     p, t = c.training.dropout, c.tensor
     project = conv1d if c.family == "gpt2" else dense
-    y = enter(tape, norm(tape, x, block.first_norm), t)
-    parts = [project(tape, y, pair) for pair in block.qkv]
+    y = enter(tape, norm(tape, x, block["first_norm"]), t)
+    parts = [project(tape, y, block[part]) for part in ("qkv", *"qkv") if part in block]
     if len(parts) == 1:
         parts = split(tape, parts[0], (c.hidden // t,) * 3, 2, "aten::split")
     q, k, v = (split_heads(tape, part, c.heads // t) for part in parts)
     context = causal_attention(tape, c, q, k, v, _mask(tape, c))
-    x = residual(tape, x, leave(tape, project(tape, context, block.attention_out), t), p)
-    y = enter(tape, norm(tape, x, block.second_norm), t)
-    hidden = ACTIVATION[c.family](tape, project(tape, y, block.fc))
-    return residual(tape, x, leave(tape, project(tape, hidden, block.fc_out), t), p)
+    x = residual(tape, x, leave(tape, project(tape, context, block["attention_out"]), t), p)
+    y = enter(tape, norm(tape, x, block["second_norm"]), t)
+    hidden = ACTIVATION[c.family](tape, project(tape, y, block["fc"]))
+    return residual(tape, x, leave(tape, project(tape, hidden, block["fc_out"]), t), p)
 
 
 def _mask(tape: Tape, c: TransformerConfig) -> Callable[[Tensor], Tensor]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-from stepsight.workload.llm.eager.blocks import buffer, constant, embedding, flash_attention
+from stepsight.workload.llm.eager.blocks import (
+    buffer,
+    constant,
+    embedding,
+    flash_attention,
+    kept_or_run_again,
+    lm_head,
+    split_heads,
+)
 from stepsight.workload.llm.eager.config import TransformerConfig
-from stepsight.workload.llm.eager.decoder import kept_or_run_again, lm_head
 from stepsight.workload.operators.matmuls import linear, matmul
 from stepsight.workload.operators.norms import rms_norm, softmax
 from stepsight.workload.operators.pointwise import add, dropout, mul, negate, scalar, silu
@@ -22,36 +28,23 @@ from stepsight.workload.operators.views import (
     reshape,
     transpose,
     unsqueeze,
-    view,
 )
 
+Layer = dict[str, Tensor]
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+
+def _layer_parameters(tape: Tape, name: str, c: TransformerConfig) -> Layer:
     """Projections without biases, out × in."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    o: Tensor
-    gate: Tensor
-    up: Tensor
-    down: Tensor
-    input_norm: Tensor
-    post_norm: Tensor
-
-    @classmethod
-    def register(cls, tape: Tape, name: str, c: TransformerConfig) -> Layer:
-        h, f, kv = c.hidden, c.ffn, c.kv_heads * c.head_dim
-        sizes = {"q": (h, h), "k": (kv, h), "v": (kv, h), "o": (h, h), "gate": (f, h), "up": (f, h),
-                 "down": (h, f), "input_norm": (h,), "post_norm": (h,)}  # fmt: skip
-        return cls(**{key: tape.parameter(f"{name}.{key}", *shape) for key, shape in sizes.items()})
+    h, f, kv = c.hidden, c.ffn, c.kv_heads * c.head_dim
+    sizes = {"q": (h, h), "k": (kv, h), "v": (kv, h), "o": (h, h), "gate": (f, h), "up": (f, h),
+             "down": (h, f), "input_norm": (h,), "post_norm": (h,)}  # fmt: skip
+    return {key: tape.parameter(f"{name}.{key}", *shape) for key, shape in sizes.items()}
 
 
 def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
     tokens = tape.parameter("tokens", c.vocab, c.hidden)
-    layers = [Layer.register(tape, f"layer.{i}", c) for i in range(c.layers)]
+    layers = [_layer_parameters(tape, f"layer.{i}", c) for i in range(c.layers)]
     last_norm = tape.parameter("norm", c.hidden)
     head = tape.parameter("lm_head", c.vocab, c.hidden) if c.head == "lm" else last_norm
 
@@ -68,14 +61,14 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
 
 
 def _layer(tape: Tape, c: TransformerConfig, layer: Layer, x: Tensor) -> Tensor:
-    x = add(tape, x, _attention(tape, c, layer, rms_norm(tape, x, layer.input_norm)))
-    return add(tape, x, _mlp(tape, layer, rms_norm(tape, x, layer.post_norm)))
+    x = add(tape, x, _attention(tape, c, layer, rms_norm(tape, x, layer["input_norm"])))
+    return add(tape, x, _mlp(tape, layer, rms_norm(tape, x, layer["post_norm"])))
 
 
 def _attention(tape: Tape, c: TransformerConfig, layer: Layer, x: Tensor) -> Tensor:
-    q = _heads(tape, linear(tape, x, layer.q), c.heads)
-    k = _heads(tape, linear(tape, x, layer.k), c.kv_heads)
-    v = _heads(tape, linear(tape, x, layer.v), c.kv_heads)
+    q = split_heads(tape, linear(tape, x, layer["q"]), c.heads)
+    k = split_heads(tape, linear(tape, x, layer["k"]), c.kv_heads)
+    v = split_heads(tape, linear(tape, x, layer["v"]), c.kv_heads)
     angles = (1, 1, c.sequence, c.head_dim)
     cos, sin = constant(tape, angles), constant(tape, angles)
     q, k = rotated(tape, q, cos, sin), rotated(tape, k, cos, sin)
@@ -87,12 +80,7 @@ def _attention(tape: Tape, c: TransformerConfig, layer: Layer, x: Tensor) -> Ten
         scores = add(tape, scores, constant(tape, (1, 1, c.sequence, c.sequence)))
         context = matmul(tape, dropout(tape, softmax(tape, scores), c.training.dropout), v)
     context = contiguous(tape, transpose(tape, context, 1, 2))
-    return linear(tape, reshape(tape, context, *x.shape), layer.o)
-
-
-def _heads(tape: Tape, x: Tensor, heads: int) -> Tensor:
-    batch, sequence, width = x.shape
-    return transpose(tape, view(tape, x, batch, sequence, heads, width // heads), 1, 2)
+    return linear(tape, reshape(tape, context, *x.shape), layer["o"])
 
 
 def rotated(tape: Tape, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -114,5 +102,5 @@ def repeated(tape: Tape, x: Tensor, heads: int) -> Tensor:
 
 
 def _mlp(tape: Tape, layer: Layer, x: Tensor) -> Tensor:
-    gated = silu(tape, linear(tape, x, layer.gate))
-    return linear(tape, mul(tape, gated, linear(tape, x, layer.up)), layer.down)
+    gated = silu(tape, linear(tape, x, layer["gate"]))
+    return linear(tape, mul(tape, gated, linear(tape, x, layer["up"])), layer["down"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from stepsight.program.aten.movement import fill_kernel
 from stepsight.program.job import Kernel
@@ -13,21 +12,18 @@ from stepsight.workload.llm.eager.blocks import (
     constant,
     dense,
     embedding,
-    linear_pair,
     norm,
-    norm_pair,
+    pairs,
 )
 from stepsight.workload.llm.eager.config import TransformerConfig
-from stepsight.workload.operators.einsum import einsum
-from stepsight.workload.operators.matmuls import linear
+from stepsight.workload.operators.matmuls import einsum, linear
 from stepsight.workload.operators.norms import cross_entropy, softmax
 from stepsight.workload.operators.pointwise import add, dropout, gelu, scalar
-from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import (
     contiguous,
     expand,
-    given,
     narrow,
     permute,
     reshape,
@@ -35,39 +31,22 @@ from stepsight.workload.operators.views import (
     view,
 )
 
+Layer = tuple[dict[str, Tensor], dict[str, Pair]]
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+
+def _layer_parameters(tape: Tape, name: str, c: TransformerConfig) -> Layer:
     """Projections are hidden × heads × head_dim; ``r`` projects relative positions."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    o: Tensor
-    r: Tensor
-    r_r_bias: Tensor
-    r_w_bias: Tensor
-    attention_norm: Pair
-    output_norm: Pair
-    layer_1: Pair
-    layer_2: Pair
-
-    @classmethod
-    def register(cls, tape: Tape, name: str, c: TransformerConfig) -> Layer:
-        h, n, d = c.hidden, c.heads, c.head_dim
-        q, k, v, o, r = (tape.parameter(f"{name}.{p}", h, n, d) for p in "qkvor")
-        place, content = (tape.parameter(f"{name}.{p}", n, d) for p in ("r_r_bias", "r_w_bias"))
-        return cls(
-            q, k, v, o, r, place, content, norm_pair(tape, f"{name}.attention_norm", h),
-            norm_pair(tape, f"{name}.output_norm", h), linear_pair(tape, f"{name}.layer_1", c.ffn, h),
-            linear_pair(tape, f"{name}.layer_2", h, c.ffn),
-        )  # fmt: skip
+    h, n, d = c.hidden, c.heads, c.head_dim
+    projections = {part: tape.parameter(f"{name}.{part}", h, n, d) for part in "qkvor"}
+    projections |= {part: tape.parameter(f"{name}.{part}", n, d) for part in ("r_r_bias", "r_w_bias")}
+    sizes = {"attention_norm": (h,), "output_norm": (h,), "layer_1": (c.ffn, h), "layer_2": (h, c.ffn)}
+    return projections, pairs(tape, name, **sizes)
 
 
 def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
     word = tape.parameter("word", c.vocab, c.hidden)
-    layers = [Layer.register(tape, f"layer.{i}", c) for i in range(c.layers)]
+    layers = [_layer_parameters(tape, f"layer.{i}", c) for i in range(c.layers)]
     bias = tape.parameter("lm_loss.bias", c.vocab) if c.head == "lm" else None
 
     def forward() -> Tensor:
@@ -96,18 +75,20 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
 
 
 def _layer(tape: Tape, c: TransformerConfig, layer: Layer, x: Tensor, positions: Tensor) -> Tensor:
-    p = c.training.dropout
-    q, k, v = (einsum(tape, "ibh,hnd->ibnd", x, w) for w in (layer.q, layer.k, layer.v))
-    r = einsum(tape, "ibh,hnd->ibnd", positions, layer.r)
-    content = einsum(tape, "ibnd,jbnd->bnij", add(tape, q, layer.r_w_bias), k)
-    place = relative_shift(tape, einsum(tape, "ibnd,jbnd->bnij", add(tape, q, layer.r_r_bias), r), c.sequence)
+    p, (weight, module) = c.training.dropout, layer
+    q, k, v = (einsum(tape, "ibh,hnd->ibnd", x, weight[part]) for part in "qkv")
+    r = einsum(tape, "ibh,hnd->ibnd", positions, weight["r"])
+    content = einsum(tape, "ibnd,jbnd->bnij", add(tape, q, weight["r_w_bias"]), k)
+    place = relative_shift(
+        tape, einsum(tape, "ibnd,jbnd->bnij", add(tape, q, weight["r_r_bias"]), r), c.sequence
+    )
     scores = scalar(tape, "mul", scalar(tape, "add", add(tape, content, place)))
     context = einsum(tape, "bnij,jbnd->ibnd", dropout(tape, softmax(tape, scores), p), v)
-    update = dropout(tape, einsum(tape, "ibnd,hnd->ibh", context, layer.o), p)
-    x = norm(tape, add(tape, update, x), layer.attention_norm)
-    inner = dropout(tape, gelu(tape, dense(tape, x, layer.layer_1)), p)
-    update = dropout(tape, dense(tape, inner, layer.layer_2), p)
-    return norm(tape, add(tape, update, x), layer.output_norm)
+    update = dropout(tape, einsum(tape, "ibnd,hnd->ibh", context, weight["o"]), p)
+    x = norm(tape, add(tape, update, x), module["attention_norm"])
+    inner = dropout(tape, gelu(tape, dense(tape, x, module["layer_1"])), p)
+    update = dropout(tape, dense(tape, inner, module["layer_2"]), p)
+    return norm(tape, add(tape, update, x), module["output_norm"])
 
 
 def relative_shift(tape: Tape, x: Tensor, length: int) -> Tensor:
@@ -128,12 +109,12 @@ def _index_select(tape: Tape, x: Tensor, length: int) -> Tensor:
                          read_bytes=out.bytes + index.bytes, write_bytes=out.bytes)  # fmt: skip
         tape.call("aten::index_select", (x, index), pick)
 
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        def rule(grad: Tensor) -> Grads:
             whole = Tensor.new(x.shape, x.dtype)
-            tape.call("aten::new_zeros", (given(g[0]),), fill_kernel(whole))
+            tape.call("aten::new_zeros", (grad,), fill_kernel(whole))
             put = Kernel.of("elementwise", x.dtype, operator="index_add", elements=out.elements,
                             read_bytes=2 * out.bytes + index.bytes, write_bytes=out.bytes)  # fmt: skip
-            tape.call("aten::index_add_", (whole, index, given(g[0])), put)
+            tape.call("aten::index_add_", (whole, index, grad), put)
             return (whole,)
 
         tape.record("IndexSelectBackward0", (x,), (out,), rule)

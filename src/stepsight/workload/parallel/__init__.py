@@ -1,1 +1,0 @@
-"""How a step is spread over ranks: buckets, stages, tensor groups."""
