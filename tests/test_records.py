@@ -7,7 +7,7 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import nearest_gpu
 from stepsight.records import closest, nearest
-from stepsight.workload.llm.known import from_hugging_face
+from stepsight.workload.llm.hugging_face import from_hugging_face
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from stepsight.tuning.trial import Setting
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import PLAIN_ATTENTION
 from stepsight.workload.llm.config import module_lists
-from stepsight.workload.llm.families import read_model
 from stepsight.workload.llm.layout import CONTEXT_KINDS
+from stepsight.workload.llm.model import read_model
 from stepsight.workload.llm.recipe import Framework, Recipe, recipe_of
 
 ALIASES = {

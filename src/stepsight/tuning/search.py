@@ -21,11 +21,11 @@ from stepsight.tuning.space import Space
 from stepsight.tuning.trial import BOUNDED, Row, Setting, Trial, setting_text
 from stepsight.tuning.workers import Ask
 from stepsight.workload.files import parse_workload, resolve
-from stepsight.workload.llm.blocks import Blocks
+from stepsight.workload.llm.block import Pass
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.cut import pieces
-from stepsight.workload.llm.stages import Pieces
-from stepsight.workload.llm.work import Pass
+from stepsight.workload.llm.emission import Emitter
+from stepsight.workload.llm.pieces import Pieces
+from stepsight.workload.llm.pipeline import pieces
 from stepsight.workload.llm.workload import LanguageWorkload
 
 Progress = Callable[[int, int, Row | None], None]
@@ -243,7 +243,7 @@ class Bound:
 
     def language_us(self, c: LanguageConfig) -> float:
         """The fullest stage's passes, and the bubble that a schedule cannot avoid."""
-        s, maker, spans = c.layout, Pieces(c, 1), Blocks(c).spans
+        s, maker, spans = c.layout, Pieces(c, 1), Emitter(c).spans
         works = [maker.work(piece) for piece in pieces(c)]
         each = [sum(self._pass_us(run.work, spans) for run in (*w.forward, *w.backward)) for w in works]
         stages = [sum(each[stage :: s.pipeline]) for stage in range(s.pipeline)]

@@ -11,8 +11,8 @@ from stepsight.errors import InputError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.language import quick
 from stepsight.workload.llm.config import read_language
-from stepsight.workload.llm.families import FAMILIES
 from stepsight.workload.llm.layout import SCHEDULES
+from stepsight.workload.llm.model import FAMILIES
 
 TOLERANCE = 1.002
 """Kernel models may read a larger product a trace faster; a whole step may not."""

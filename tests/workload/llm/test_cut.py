@@ -9,8 +9,8 @@ import pytest
 from stepsight.platform.load import load_platform
 from stepsight.prediction.language import quick
 from stepsight.workload.llm.config import LanguageConfig, read_language
-from stepsight.workload.llm.cut import pieces, tensors_between
 from stepsight.workload.llm.known import named
+from stepsight.workload.llm.pipeline import pieces, tensors_between
 
 
 def config(model: str, **parallel: Any) -> LanguageConfig:

@@ -11,7 +11,8 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.workload.files import load_model, load_workload, parse_workload
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.known import from_hugging_face, is_config, model_name, read_config, shipped
+from stepsight.workload.llm.hugging_face import from_hugging_face
+from stepsight.workload.llm.known import is_config, model_name, read_config, shipped
 from stepsight.workload.llm.workload import LanguageWorkload
 
 PARAMETERS_B = {

@@ -15,7 +15,7 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import load_model, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.embedding_and_head import head_work
+from stepsight.workload.llm.pieces import head_work
 from stepsight.workload.llm.recipe import families, recipe_of, recipes
 
 SIZES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.workload.llm.schedule import Exchange, Item, exchanges, orders
+from stepsight.workload.llm.pipeline import Exchange, Item, exchanges, orders
 
 CASES = [("afab", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("zero_bubble", 1)]
 

@@ -6,8 +6,8 @@ import pytest
 
 from stepsight.workload.files import load_model
 from stepsight.workload.llm.config import read_language
-from stepsight.workload.llm.cut import pieces
-from stepsight.workload.llm.stages import Pieces
+from stepsight.workload.llm.pieces import Pieces
+from stepsight.workload.llm.pipeline import pieces
 from stepsight.workload.llm.workload import LanguageWorkload
 
 

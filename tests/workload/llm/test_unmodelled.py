@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stepsight import load_platform, load_workload, predict
-from stepsight.workload.llm.known import from_hugging_face
+from stepsight.workload.llm.hugging_face import from_hugging_face
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,

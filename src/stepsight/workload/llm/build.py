@@ -16,22 +16,21 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import COMPUTE, Collective, Group, Job, Op
 from stepsight.program.schedule import Arrival, Block, Schedule, Stage, Transfer
 from stepsight.program.variants import Role
-from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
+from stepsight.workload.llm.block import Pass
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.cut import pieces
-from stepsight.workload.llm.schedule import (
+from stepsight.workload.llm.emission import GATHER, REDUCE, Emitter, update_ops
+from stepsight.workload.llm.pieces import Pieces, PieceWork, Run
+from stepsight.workload.llm.pipeline import (
     Event,
     Exchange,
     Item,
     Steady,
     micro_batches_listed,
     orders,
+    pieces,
     steady_blocks,
     timed_exchanges,
 )
-from stepsight.workload.llm.stages import Pieces, PieceWork, Run
-from stepsight.workload.llm.update import update_ops
-from stepsight.workload.llm.work import Pass
 
 LATER = (Role.WGRAD, Role.ACCUMULATE, Role.BIAS, Role.NORM_WEIGHT)
 """Kernels of a backward pass that no other stage waits for."""
@@ -53,18 +52,18 @@ def schedule(c: LanguageConfig, blocks: int | None = None) -> Schedule:
     s = c.layout
     maker = Pieces(c, RUNS if s.zero == 3 or s.data * s.context > 1 else 1)
     works = [maker.work(piece) for piece in pieces(c)]
-    operators = Blocks(c)
+    emit = Emitter(c)
     listed, lists, steady = _listed(c, blocks)
     made = _Made()
     stages = [
-        _Stage(c, operators, works, stage, listed, [event for _, event in events], made).stage(
+        _Stage(c, emit, works, stage, listed, [event for _, event in events], made).stage(
             steady, steady.starts[stage] if steady else ()
         )
         for stage, events in enumerate(lists)
     ]
     stride = s.stride("pipeline")
     numbers = tuple(stage * stride for stage in range(s.pipeline))
-    return Schedule(tuple(stages), _groups(c, operators), numbers)
+    return Schedule(tuple(stages), _groups(c, emit), numbers)
 
 
 def _listed(
@@ -94,9 +93,9 @@ def _events(
     return micro_batches, events(micro_batches), None
 
 
-def _groups(c: LanguageConfig, blocks: Blocks) -> dict[str, tuple[Group, ...]]:
+def _groups(c: LanguageConfig, emit: Emitter) -> dict[str, tuple[Group, ...]]:
     stages = range(c.layout.pipeline)
-    groups = {axis: tuple(Group(f"{axis} {r}", (r,)) for r in stages) for axis in blocks.spans}
+    groups = {axis: tuple(Group(f"{axis} {r}", (r,)) for r in stages) for axis in emit.spans}
     n = len(stages)
     if n > 1:
         groups["ends"] = (Group("ends", (0, n - 1)),)
@@ -122,20 +121,20 @@ class _Stage:
     def __init__(
         self,
         c: LanguageConfig,
-        blocks: Blocks,
+        emit: Emitter,
         works: list[PieceWork],
         stage: int,
         micro_batches: int,
         items: list[Event],
         made: _Made,
     ) -> None:
-        self.c, self.blocks, self.works, self.index, self.items = c, blocks, works, stage, items
+        self.c, self.emit, self.works, self.index, self.items = c, emit, works, stage, items
         self.micro_batches, self.made = micro_batches, made
         self.ops: list[Op] = []
         self.arrived: set[Item] = set()
         passes = [i for i in items if isinstance(i, Item) and i.kind == "B"]
         self.last = dict(zip((i.piece for i in passes), (i.micro_batch for i in passes), strict=True))
-        self.arrival = self.blocks.op("wait", "forward")
+        self.arrival = self.emit.op("wait", "forward")
 
     def stage(self, steady: Steady | None, starts: tuple[int, ...]) -> Stage:
         """All events; ``starts``, of the blocks of the steady part, are counted in items."""
@@ -165,10 +164,10 @@ class _Stage:
         if self._reduces and not self.c.layout.overlap_gradients and self.c.layout.zero < 2:
             for work in mine:
                 for run in work.backward:
-                    ops += self.blocks.reduce(run)
-        ops += [self.blocks.join(REDUCE, "backward")] if self._reduces else []
-        ops += update_ops(self.c, self.blocks, mine, self.index)
-        return ops + self.blocks.step_work()
+                    ops += self.emit.reduce(run)
+        ops += [self.emit.join(REDUCE, "backward")] if self._reduces else []
+        ops += update_ops(self.c, self.emit, mine, self.index)
+        return ops + self.emit.step_work()
 
     def _block(self, item: Item) -> Block:
         """The pass of an item; passes that do the same are one object."""
@@ -208,7 +207,7 @@ class _Stage:
     def _pass(self, item: Item) -> None:
         work = self.works[item.piece]
         if item.kind == "F" and work.ends:
-            self.ops += self.blocks.next_micro_batch()
+            self.ops += self.emit.next_micro_batch()
         runs = work.forward if item.kind == "F" else work.backward
         phase = "forward" if item.kind == "F" else "backward"
         self.ops += self._put_together(item, phase)
@@ -221,7 +220,7 @@ class _Stage:
             self._gathered(runs, phase, item)
         elif self._reduces and item.kind == "B" and s.reduces_each_micro_batch:
             self._reduced(runs, phase, item)
-            self.ops.append(self.blocks.join(REDUCE, phase))
+            self.ops.append(self.emit.join(REDUCE, phase))
         elif self._is_last(item) and self._reduces and s.overlap_gradients and item.kind == self._ends_with:
             self._reduced(runs, phase, item)
         else:
@@ -238,15 +237,15 @@ class _Stage:
         scattered = self.c.framework.scatters_messages and not s.sequence_parallel and s.tensor > 1
         if not scattered or item.kind == "W" or item.piece == end:
             return []
-        gather = self.blocks.collective("tensor", "all_gather", self._message_bytes)
-        op = self.blocks.op("c10d::all_gather", phase, collective=gather, launches=1, label="pipeline")
-        return [op, self.blocks.join("tensor", phase)]
+        gather = self.emit.collective("tensor", "all_gather", self._message_bytes)
+        op = self.emit.op("c10d::all_gather", phase, collective=gather, launches=1, label="pipeline")
+        return [op, self.emit.join("tensor", phase)]
 
     def _compute(self, work: Pass, phase: str, label: str, item: Item) -> None:
         """A pass of a micro-batch, overlapped with another one except where the pipeline fills or drains."""
         if self._unpaired(item):
             work = self.made.unpaired.setdefault(work, work.without_overlap())
-        self.ops += self.blocks.of(work, phase, label)
+        self.ops += self.emit.of(work, phase, label)
 
     def _merged(self, item: Item, runs: tuple[Run, ...]) -> Pass:
         """A whole piece as one pass; with zero-bubble the weights' gradients apart."""
@@ -267,9 +266,9 @@ class _Stage:
             work = split_pass(run.work, weights=True) if item.kind == "W" else run.work
             self._compute(work, phase, run.label, item)
             if self.c.layout.overlap_gradients:
-                self.ops += self.blocks.reduce(run)
+                self.ops += self.emit.reduce(run)
             else:
-                late += self.blocks.reduce(run)
+                late += self.emit.reduce(run)
         self.ops += late
 
     def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
@@ -279,21 +278,21 @@ class _Stage:
         again = phase == "forward" or self.c.layout.reshard
         if again:  # ZeRO-1 and 2: the first piece of a step waits for the last update, the others follow it
             follows = self.c.layout.zero < 3 and item.piece != self.index
-            self.ops += self.blocks.gather(runs[0], phase, after=() if follows else (COMPUTE,))
+            self.ops += self.emit.gather(runs[0], phase, after=() if follows else (COMPUTE,))
         for i, run in enumerate(runs):
             if again:
-                self.ops.append(self.blocks.join(GATHER, phase))
+                self.ops.append(self.emit.join(GATHER, phase))
                 if i + 1 < len(runs) and self.c.layout.prefetch:
-                    self.ops += self.blocks.gather(runs[i + 1], phase)
+                    self.ops += self.emit.gather(runs[i + 1], phase)
             self._compute(run.work, phase, run.label, item)
             if again and i + 1 < len(runs) and not self.c.layout.prefetch:
-                self.ops += self.blocks.gather(runs[i + 1], phase)
+                self.ops += self.emit.gather(runs[i + 1], phase)
             if phase == "backward" and self._reduces:
-                self.ops += self.blocks.reduce(run)
+                self.ops += self.emit.reduce(run)
         if (
             phase == "backward" and self._reduces
         ):  # FSDP and DeepSpeed wait for them after every backward pass
-            self.ops.append(self.blocks.join(REDUCE, phase))
+            self.ops.append(self.emit.join(REDUCE, phase))
 
     def _transfer(self, message: Exchange) -> Transfer:
         """Activations or their gradients, to or from a neighbour."""
@@ -306,7 +305,7 @@ class _Stage:
             bytes_ = self._message_bytes
             if c.layout.sequence_parallel or c.framework.scatters_messages:
                 bytes_ /= c.layout.tensor
-            bytes_ *= self.blocks.tensors[message.source if way == "forward" else message.target]
+            bytes_ *= self.emit.tensors[message.source if way == "forward" else message.target]
             stride = c.layout.stride("pipeline")
             group = f"{way} {message.source}"
             collective = Collective(
@@ -315,7 +314,7 @@ class _Stage:
                 after=(COMPUTE,) if sends else (),
                 spans=(message.source * stride, message.target * stride),
             )  # fmt: skip
-            self.made.transfers[key] = self.blocks.op(
+            self.made.transfers[key] = self.emit.op(
                 "c10d::send" if sends else "c10d::recv_", way, collective=collective,
                 launches=c.framework.message_launches if sends else 1, label="pipeline",
             )  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepsight.workload.fields import Fields
-from stepsight.workload.llm.cut import most_pieces, pieces
-from stepsight.workload.llm.optimizers import UPDATES
+from stepsight.workload.llm.pipeline import most_pieces, pieces
 from stepsight.workload.llm.recipe import recipe_of
+from stepsight.workload.operators.optimizers import UPDATES
 
 if TYPE_CHECKING:
     from stepsight.workload.llm.config import LanguageConfig

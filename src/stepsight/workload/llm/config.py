@@ -12,11 +12,10 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.records import nearest
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import check
-from stepsight.workload.llm.families import FAMILIES, read_model, usual_dropout
 from stepsight.workload.llm.layout import Layout, read_layout
-from stepsight.workload.llm.model import LanguageModel
-from stepsight.workload.llm.optimizers import UPDATES
+from stepsight.workload.llm.model import FAMILIES, LanguageModel, read_model, usual_dropout
 from stepsight.workload.llm.recipe import Framework, Recipe, families, recipe_of
+from stepsight.workload.operators.optimizers import UPDATES
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 FP4 = ("nvfp4", "mxfp4")
@@ -207,6 +206,12 @@ class LanguageConfig:
     def host_profile(self) -> str:
         """Whose host work its launches cost (`stepsight.overheads.frameworks`)."""
         return "compiled" if self.framework.plain and self.training.compiled else self.framework.host_profile
+
+    @property
+    def writes_out_gelu(self) -> bool:
+        """Whether GELU runs operator by operator, by its tanh formula (``gelu_new`` of transformers)."""
+        eager = self.framework.plain and not self.training.compiled
+        return eager and self.family in ("gpt", "gpt2") and not self.model.gated
 
     @property
     def trained_share(self) -> float:

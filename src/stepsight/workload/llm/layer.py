@@ -12,14 +12,11 @@ from stepsight.kernels.columns import product_flops
 from stepsight.program.job import Kernel
 from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.attention import attention_block, core
-from stepsight.workload.llm.block import Block, keeps_products, shared_over
+from stepsight.workload.llm.attention import attention_block, core, mamba_block
+from stepsight.workload.llm.block import Block, Message, Pass, keeps_products, shared_over
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
-from stepsight.workload.llm.launches import plain_launches
 from stepsight.workload.llm.layout import Layout
-from stepsight.workload.llm.mamba import mamba_block
 from stepsight.workload.llm.mlp import mixture_block, mlp_block
-from stepsight.workload.llm.work import Message, Pass
 
 FROZEN = (Role.WGRAD, Role.ACCUMULATE, Role.BIAS)
 """Roles of kernels that a pass through frozen weights leaves out."""
@@ -84,9 +81,9 @@ def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str, only: 
         )
         backward += Pass.of(part.both.backward, part.backward, 0.0, part.more_launches[1])
         again.update(part.again)
-    more = plain_launches(c)
-    forward += Pass(more_launches=more.forward)
-    backward += Pass(more_launches=more.backward)
+    extra_forward, extra_backward = extra_launches(c)
+    forward += Pass(more_launches=extra_forward)
+    backward += Pass(more_launches=extra_backward)
     selected = sum(part.selected_bytes for part in parts)
     if mode == "modules":
         forward, backward = _modules_again(c, parts, forward, backward)
@@ -228,3 +225,55 @@ def accumulate(c: LanguageConfig, parameters: float, hidden: float = HIDDEN_ACCU
     if c.layout.micro_batches == 1:
         return []
     return [ops.stream("accumulate", c.training.dtype, own, *((e, 0) if fused else (2 * e, e)))]
+
+
+EXTRA_LAUNCHES = {
+    "rms_norm": (7, 15),  # cast, square, mean, add, root, two products, cast, for one kernel; backward 16
+    "layer_norm": (0, 1),  # a third kernel of the weights' gradients
+    "rotary": (9, 19),  # queries and keys each: two products, negation, concatenation, sum; backward ten
+    "separate_qkv": (2, 6),  # three projections for one; backward also the sum of their inputs' gradients
+    "separate_gate": (1, 3),  # two projections of a gated MLP for one
+    "attention": (3, 4),  # copies between heads and tokens and the scale, or repeated keys and values
+    "residuals": (0, 2),  # sums of the gradients of both ways past a block
+    "bias": (0, 1),  # a linear layer's bias gradient, where no kernel of ours is it
+    "parameter": (0, 1),  # autograd's accumulation of one parameter's gradient
+    "ddp_parameter": (0, 1),  # DDP's hook: the gradient's copy into its bucket or back
+    "autocast": (1, 1),  # a linear layer's weight, bias or input in half precision; its gradient back
+    "fsdp_unit": (12, 16),  # chosen: gather, views, release; backward the reduction, too
+}
+"""Launches of a layer in plain PyTorch, forward and backward, beyond the kernel that stands for its operators
+here: counted on the operator-by-operator programs of GPT-2, BERT and Llama (`stepsight.workload.llm.eager`),
+which follow Hugging Face transformers."""
+MERGED_QKV = ("gpt", "gpt2", "mpt", "megatron")
+"""Families whose code has one projection for queries, keys and values."""
+
+
+def extra_launches(c: LanguageConfig) -> tuple[int, int]:
+    """What the host launches in one layer beyond the layer's kernels, forward and backward; nothing where a
+    compiler or a framework fuses."""
+    if not c.framework.plain or c.training.compiled:
+        return 0, 0
+    m, merged = c.model, c.family in MERGED_QKV or c.model.latent is not None
+    linears = (2 if merged else 4) + (3 if m.gated else 2)
+    of_linears = linears * (2 if m.bias else 1)
+    of_norms = m.norms_per_layer * (2 if m.norm == "layer" else 1) + (2 if m.qk_norm else 0)
+    autocast = c.training.half and not c.training.master_weights
+    written_out = m.norm == "layer" or not c.training.fused_norm
+    sharded, parameters = c.layout.zero == 3, of_linears + of_norms
+    # the hook belongs to the last micro-batch, so that it counts where there is no other
+    reduced = c.layout.data * c.layout.context > 1 and c.layout.micro_batches == 1
+    counts = {
+        f"{m.norm}_norm": (m.norms_per_layer + (1 if m.qk_norm else 0)) * written_out,
+        "rotary": m.positions == "rotary",
+        "separate_qkv": not merged,
+        "separate_gate": m.gated,
+        "attention": 1,
+        "residuals": 1,
+        "bias": ((2 if merged else 4) + c.writes_out_gelu) * m.bias,
+        "autocast": (of_linears + linears) * autocast,
+        "parameter": 1 if sharded else parameters,
+        "ddp_parameter": parameters * (reduced and not sharded),
+        "fsdp_unit": sharded,
+    }
+    forward, backward = (sum(EXTRA_LAUNCHES[part][way] * n for part, n in counts.items()) for way in (0, 1))
+    return forward, backward

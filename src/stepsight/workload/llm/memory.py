@@ -7,13 +7,13 @@ from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.hardware.spec import usable_bytes as usable_bytes
-from stepsight.workload.llm.blocks import owned
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
-from stepsight.workload.llm.cut import Piece, pieces
+from stepsight.workload.llm.emission import owned
 from stepsight.workload.llm.layer import layer_work
-from stepsight.workload.llm.optimizers import UPDATES
-from stepsight.workload.llm.stages import Pieces, PieceWork
+from stepsight.workload.llm.pieces import Pieces, PieceWork
+from stepsight.workload.llm.pipeline import Piece, pieces
 from stepsight.workload.memory import MemoryReport, RankMemory
+from stepsight.workload.operators.optimizers import UPDATES
 
 CONTEXT_BYTES = 0.25e9
 """Small tensors and workspaces inside the caching allocator; what lies outside it is in

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+from stepsight.constants import area
 from stepsight.dtypes import dtype_bytes
+from stepsight.overheads.frameworks import profile_of
 from stepsight.program.job import Copies, Kernel
 from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import (
     Block,
+    Message,
     Module,
     adapter,
     casts_weights,
     input_bytes,
     keeps_products,
     kept_inputs,
+    products,
     shared_over,
     stored_less,
     stream_dtype,
+    tensor_messages,
 )
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.launches import expert_launches, writes_out_gelu
-from stepsight.workload.llm.messages import products, tensor_messages
 from stepsight.workload.llm.model import Experts
 from stepsight.workload.llm.operators import ForwardBackward
-from stepsight.workload.llm.work import Message
 
+OVERHEADS = area("overheads")
 SCALE_LAUNCHES = 2
 """Launches concurrent one expert's product in fp8: both operands' scales are put into the order that it wants
 (Transformer Engine, MXFP8)."""
+ROUTING_OPERATORS = {
+    "router": (38, 24),
+    "dispatcher": (34, 16),
+    "fused_routing": (24, 12),
+    "latent_rotary": (40, 30),
+}
+"""Small operators of a layer of experts, forward and backward.
+
+router: Megatron-Core's (core_r0.12, moe/router.py) besides its GEMM, softmax and top-k: casts to fp32 and
+back, probabilities and map of the chosen experts (zeros, scatter, bool), the auxiliary loss (scores, their
+top-k and map, sums, product, scale) and its log.
+dispatcher: its token dispatcher's (moe/token_dispatcher.py): tokens counted by expert and rank (sums, slices,
+an all_gather), four copies to the host, indices of the permutation, the probabilities' own exchange, what
+adds up a token's results.
+fused_routing: what is left of both where router and permutation are fused (Transformer Engine's
+fused_topk_with_score_function and moe_permute): counts and their copies.
+latent_rotary: unfused rotary positions of queries and of the shared key in multi-latent attention: cosines,
+sines, halves interleaved, rotated and joined, keys expanded and joined with their other part."""
 
 
 def mlp_block(c: LanguageConfig, ffn: int) -> Block:
@@ -52,7 +73,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     )
     both += into
     both += adapter(c, "mlp", n, (2 if m.gated else 1) * ffn / t, m.hidden)
-    if writes_out_gelu(c):
+    if c.writes_out_gelu:
         act = ops.tanh_gelu(dtype, n * ffn / t, wide=c.training.half and not c.training.master_weights)
     else:
         act = ops.activation(
@@ -164,11 +185,27 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         forward, backward = [*forward, *shared.forward], [*backward, *shared.backward]
     else:
         both += ops.residual(dtype, own * m.hidden, 0.0, fused=True)
-    host = expert_launches(c)
-    more = host.forward, host.backward
+    more = _routing_launches(c)
     if c.training.quantised and not _grouped(c):
         more = more[0] + 2 * local * SCALE_LAUNCHES, more[1] + 4 * local * SCALE_LAUNCHES
     return Block(both, forward, backward, again, selected, more, modules, waits=0 if x.capacity_factor else 1)
+
+
+def _routing_launches(c: LanguageConfig) -> tuple[int, int]:
+    """What the host does for a layer of experts beyond one launch per kernel, forward and backward.
+
+    A small operator costs the host T1 to T4 of one, a launch of the profile with its modules more.
+    """
+    if c.framework.plain or c.training.compiled or c.training.fused_experts:
+        return 0, 0
+    parts = ["fused_routing"] if c.framework.fused_routing else ["router", "dispatcher"]
+    parts += ["latent_rotary"] if c.model.latent else []
+    profile = profile_of(c.host_profile)
+    forward, backward = (
+        round(sum(ROUTING_OPERATORS[part][way] for part in parts) * min(1.0, OVERHEADS.REFERENCE_US / us))
+        for way, us in enumerate((profile.forward_us, profile.backward_us))
+    )
+    return forward, backward
 
 
 def _grouped(c: LanguageConfig) -> bool:

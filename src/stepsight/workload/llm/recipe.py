@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +161,14 @@ class Recipe:
 
 
 @cache
+def _shipped() -> Mapping[str, Table]:
+    return {path.stem: read_toml(path) for path in sorted(Path(__file__).with_name("recipes").glob("*.toml"))}
+
+
+@cache
 def recipes() -> Mapping[str, Recipe]:
     """The shipped ones by name, oldest first in each family."""
-    with resources.as_file(resources.files("stepsight.workload.llm.recipes")) as folder:
-        tables = {path.stem: read_toml(path) for path in sorted(folder.glob("*.toml"))}
+    tables = _shipped()
     found = [_recipe(name, _inherited(name, tables), f"recipe {name}") for name in tables]
     return {one.name: one for one in sorted(found, key=lambda r: (r.family, r.date, r.name))}
 
@@ -188,17 +191,11 @@ def recipe_of(name: str, where: str = "training.recipe") -> Recipe:
 def _own(path: Path) -> Recipe:
     """A user's file: what it does not state is as in the recipe that it names with ``like``."""
     table = read_toml(path)
-    like = table.get("like")
-    shipped = {name: _table(name) for name in recipes()}
+    like, shipped = table.get("like"), _shipped()
     if not isinstance(like, str) or like not in shipped:
         raise InputError(f"{path}: like", "names no shipped recipe", f"start from one: {', '.join(shipped)}")
     stated = {"source": str(path), **table}
     return _recipe(path.stem, _inherited(path.stem, {**shipped, path.stem: stated}), str(path))
-
-
-def _table(name: str) -> Table:
-    with resources.as_file(resources.files("stepsight.workload.llm.recipes") / f"{name}.toml") as path:
-        return read_toml(path)
 
 
 def _inherited(name: str, tables: Mapping[str, Table]) -> Table:

@@ -130,3 +130,7 @@ def _single_tensor(tape: Tape, optimizer: str, p: Tensor) -> None:
     one("div", p)
     one("add_", p)
     one("addcdiv_", p, p, p)
+
+
+UPDATES = {**STATE_PER_PARAMETER, "lamb": 2}
+"""Optimizers, and the fp32 tensors that each keeps for a parameter."""

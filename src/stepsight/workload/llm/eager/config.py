@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stepsight.workload.llm.config import LanguageConfig, LanguageTraining
-from stepsight.workload.llm.families import FAMILIES
 from stepsight.workload.llm.layout import Layout
+from stepsight.workload.llm.model import FAMILIES
 from stepsight.workload.operators.optimizers import OPTIMIZERS
 from stepsight.workload.training import PRECISIONS, Training
 

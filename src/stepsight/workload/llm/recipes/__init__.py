@@ -1,1 +1,0 @@
-"""What training stacks do unless their user asks for something else: one TOML file each."""
