@@ -7,12 +7,12 @@ counted; so are operators whose kernels are not listed here.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.datasets.folder import read_csv
 from stepsight.dtypes import dtype_bytes
 from stepsight.hardware.gpus import find_gpu
 from stepsight.program.job import Kernel
@@ -44,15 +44,14 @@ def rows(data: Path) -> tuple[list[Row], dict[str, int]]:
     """Readings that are expressed as kernels, and how many are not, by reason."""
     found: list[Row] = []
     left_out: dict[str, int] = {}
-    with (data / "kernels" / FILE).open(newline="") as file:
-        for record in csv.DictReader(file):
-            if record["metric_name"] != "speed":
-                continue
-            row, why = _row(record)
-            if row is None:
-                left_out[why] = left_out.get(why, 0) + 1
-            else:
-                found.append(row)
+    for record in read_csv(data / "kernels" / FILE):
+        if record["metric_name"] != "speed":
+            continue
+        row, why = _row(record)
+        if row is None:
+            left_out[why] = left_out.get(why, 0) + 1
+        else:
+            found.append(row)
     return found, left_out
 
 

@@ -20,9 +20,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from lab.datasets.folder import data_folder
+from lab.datasets.folder import data_folder, read_table
 from lab.datasets.kernel_tables.eager import ADDED_US, USUAL_ADDED_US, known_kernels, shapes_of
-from lab.datasets.kernel_tables.files import read_table
 from lab.fit.constants import store
 from lab.fit.kernels.boards import FILE, SLOW_RUNS
 from stepsight.errors import InputError

@@ -53,18 +53,14 @@ JOBS = (
 """Jobs that depend on different things: the host, links, the network, GEMMs."""
 
 
-def _learned(**factors: float) -> Callable[[_Job, float], Platform]:
-    """A machine of which these parts take longer, each by the severity to this power."""
-
-    def made(job: _Job, severity: float) -> Platform:
-        changed = {name: severity**power for name, power in factors.items()}
-        return replace(load_platform(job.platform), learned=Learned(**changed))
-
-    return made
+def _slower_kernels(job: _Job, severity: float) -> Platform:
+    """A machine whose kernels all take longer."""
+    parts = ("gemm", "attention", "memory_bound", "embedding")
+    return replace(load_platform(job.platform), learned=Learned(**dict.fromkeys(parts, severity)))
 
 
-def _field(name: str, power: float = 1.0) -> Callable[[_Job, float], Platform]:
-    """A machine with a smaller figure in its description, by the severity to this power."""
+def _field(name: str) -> Callable[[_Job, float], Platform]:
+    """A machine with a smaller figure in its description."""
 
     def made(job: _Job, severity: float) -> Platform:
         value: Any = load_platform(job.platform).spec
@@ -72,7 +68,7 @@ def _field(name: str, power: float = 1.0) -> Callable[[_Job, float], Platform]:
             value = getattr(value, part) if value is not None else None
         if value is None:
             raise InputError(name, "the platform has none", "draw another fault")
-        return load_platform(job.platform, [f"{name}={value / severity**power}"])
+        return load_platform(job.platform, [f"{name}={value / severity}"])
 
     return made
 
@@ -83,7 +79,7 @@ CONDITIONS: dict[str, Callable[[_Job, float], Platform]] = {
     "slower network between nodes": _field("nic.gbps"),
     "lower power limit or clocks": _field("gpu.power_w"),
     "slower device memory": _field("gpu.memory_gbps"),
-    "a straggler or uneven work": _learned(gemm=1, attention=1, memory_bound=1, embedding=1),
+    "a straggler or uneven work": _slower_kernels,
 }
 """Faults and suspects ask the same models of kernels, collectives, power and host: this scores telling causes
 apart by one or two numbers, not the models."""

@@ -10,6 +10,7 @@ import msgspec
 
 from stepsight.documents import to_json
 from stepsight.errors import StepsightError
+from stepsight.prediction.answer import Prediction
 from stepsight.score import CHOSEN, Score, gmae, mape
 from stepsight.terminal import listing, terminal
 
@@ -31,6 +32,15 @@ class StepRow:
     high_ms: float = 0.0
     others: tuple[tuple[str, float], ...] = ()
     set: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, measured_ms: float, found: Prediction, set: str,
+        others: tuple[tuple[str, float], ...] = (),
+    ) -> StepRow:  # fmt: skip
+        """A measured step and its prediction."""
+        low_ms, high_ms = found.low_us / 1e3, found.high_us / 1e3
+        return cls(name, measured_ms, found.step_us / 1e3, found.naive_us / 1e3, low_ms, high_ms, others, set)
 
     @property
     def error(self) -> float:

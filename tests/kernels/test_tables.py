@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.folder import read_table
 from lab.datasets.kernel_tables.rows import rows_of
 from stepsight.errors import InputError
 from stepsight.prediction.kernel_times import table_text, time_table
@@ -56,11 +56,9 @@ def test_an_unknown_layout_names_its_columns() -> None:
         rows_of({"gpu": ["A100"], "bananas": [1]})
 
 
-def test_a_table_without_gpus_needs_one_given() -> None:
-    table = {"op": ["bmm"], "B": [4], "M": [8], "N": [16], "K": [32]}
-    with pytest.raises(InputError, match="--gpu"):
-        rows_of(table)
-    assert rows_of(table, gpu="T4")[0].gpu == "T4"
+def test_a_table_without_gpus_is_refused() -> None:
+    with pytest.raises(InputError, match="no column gpu"):
+        rows_of({"op": ["bmm"], "B": [4], "M": [8], "N": [16], "K": [32]})
 
 
 def test_words_where_numbers_belong_are_named() -> None:

@@ -14,7 +14,6 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from lab.datasets.kernel_tables.files import OPERATOR_COLUMNS
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.spec import GpuSpec
@@ -24,6 +23,7 @@ from stepsight.prediction.kernel_times import Table
 
 FILE = "megatron_ops_fp16.parquet"
 PASSES = ("forward", "backward")
+OPERATOR_COLUMNS = frozenset({"gpu", "op", "mp", "b", "l", "h", "dim"})
 VOCABULARY = 50_257
 """GPT-2's, padded to a multiple of 128 for every rank."""
 DTYPE = "fp16"

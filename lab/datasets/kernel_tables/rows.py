@@ -50,32 +50,22 @@ class Rows:
     operators: Sequence[str] = ()
 
 
-def rows_of(table: Table, where: str = "table", gpu: str | None = None) -> list[Rows]:
+def rows_of(table: Table, where: str = "table") -> list[Rows]:
     """Sort a table into rows by layout, GPU, family and dtype."""
-    n = max((len(column) for column in table.values()), default=0)
-    gpus = _gpus(table, where, gpu, n)
+    column = next((key for key in GPU_COLUMNS if key in table), None)
+    if column is None:
+        raise InputError(where, "no column gpu", "add one")
+    gpus = [str(value) for value in table[column]]
     layout = _layout(table, where)
     found: list[Rows] = []
     groups: dict[tuple[str, str], list[int]] = {}
-    for i, key in enumerate(zip(gpus, _dtypes(table, n), strict=True)):
+    for i, key in enumerate(zip(gpus, _dtypes(table, len(gpus)), strict=True)):
         groups.setdefault(key, []).append(i)
     for (name, _), positions in groups.items():
-        found += [_with_gpu(rows, name) for rows in layout(table, np.array(positions), where)]
+        for rows in layout(table, np.array(positions), where):
+            board = EVENT_TIMED_BOARDS.get(name, name) if rows.timed_by_events else name
+            found.append(replace(rows, gpu=board))
     return found
-
-
-def _with_gpu(rows: Rows, gpu: str) -> Rows:
-    board = EVENT_TIMED_BOARDS.get(gpu, gpu) if rows.timed_by_events else gpu
-    return replace(rows, gpu=board)
-
-
-def _gpus(table: Table, where: str, given: str | None, n: int) -> list[str]:
-    for key in GPU_COLUMNS:
-        if key in table:
-            return [str(value) for value in table[key]]
-    if given is None:
-        raise InputError(where, "no column gpu", "add one, or pass --gpu")
-    return [given] * n
 
 
 Layout = Callable[[Table, IntArray, str], list[Rows]]

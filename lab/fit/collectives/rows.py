@@ -5,7 +5,6 @@ Needs pyarrow (extra ``fit``); nothing that predicts imports this module.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lab.datasets.folder import serving_folder
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
 
@@ -75,19 +75,11 @@ def read_nccl(folder: Path) -> MeasuredRows:
         raise InputError(str(path), "no such table", "pass --data with the folder of measured tables")
     table = pyarrow.parquet.read_table(path).to_pydict()
     kinds = [KIND_NAMES.get(kind, kind) for kind in table["collective"]]
-    return MeasuredRows(
-        source=_text(table["source"]),
-        platform=_text(table["platform"]),
-        interconnect=_text(table["interconnect"]),
-        kind=_text(kinds),
-        in_place=_text(table["in_place"]),
-        nccl_version=_text(table["nccl_version"]),
-        dtype=_text(table["dtype"]),
-        ranks=np.array(table["n_gpus"], dtype=np.int64),
-        nodes=np.array(table["n_nodes"], dtype=np.int64),
-        bytes=np.array(table["bytes"], dtype=np.float64),
-        time_us=np.array(table["time_us"], dtype=np.float64),
-    )
+    texts = ("source", "platform", "interconnect", "in_place", "nccl_version", "dtype")
+    return _rows(
+        table["n_gpus"], table["n_nodes"], table["bytes"], table["time_us"], kind=kinds,
+        **{name: table[name] for name in texts},
+    )  # fmt: skip
 
 
 def read_aiconfigurator(system: str, dtypes: Sequence[str] = ("half",)) -> MeasuredRows:
@@ -97,27 +89,16 @@ def read_aiconfigurator(system: str, dtypes: Sequence[str] = ("half",)) -> Measu
     """
     import pyarrow.parquet
 
-    spec = importlib.util.find_spec("aiconfigurator_core")
-    if spec is None or not spec.submodule_search_locations:
-        raise InputError("aiconfigurator-core", "not installed", "pip install aiconfigurator-core to refit")
-    root = Path(spec.submodule_search_locations[0]) / "systems" / "data" / system / "comm" / "nccl"
+    root = serving_folder() / system / "comm" / "nccl"
     parts = []
     for path in sorted(root.glob("*/nccl_perf.parquet")):
         table = pyarrow.parquet.read_table(path).to_pydict()
-        n = len(table["latency"])
-        rows = MeasuredRows(
-            source=_text(["aiconfigurator"] * n),
-            platform=_text([system] * n),
-            interconnect=_text([UNSTATED] * n),
-            kind=_text([KIND_NAMES.get(kind, kind) for kind in table["op_name"]]),
-            in_place=_text([UNSTATED] * n),
-            nccl_version=_text([path.parent.name] * n),
-            dtype=_text(table["nccl_dtype"]),
-            ranks=np.array(table["num_gpus"], dtype=np.int64),
-            nodes=np.ones(n, dtype=np.int64),
-            bytes=_element_bytes(table["nccl_dtype"]) * np.array(table["message_size"], dtype=np.float64),
-            time_us=1e3 * np.array(table["latency"], dtype=np.float64),
-        )
+        rows = _rows(
+            table["num_gpus"], 1, _element_bytes(table["nccl_dtype"]) * np.array(table["message_size"]),
+            1e3 * np.array(table["latency"]), source="aiconfigurator", platform=system,
+            kind=[KIND_NAMES.get(kind, kind) for kind in table["op_name"]], nccl_version=path.parent.name,
+            dtype=table["nccl_dtype"],
+        )  # fmt: skip
         parts.append(rows.where(np.isin(rows.dtype, list(dtypes))))
     if not parts:
         raise InputError(str(root), "no NCCL tables of this system", "check aiconfigurator-core's version")
@@ -130,25 +111,29 @@ def read_paper(path: Path) -> MeasuredRows:
 
     table = pyarrow.csv.read_csv(path).to_pydict()
     kept = [i for i, quantity in enumerate(table["quantity"]) if quantity == "latency_us"]
-    n = len(kept)
+    return _rows(
+        4, 1, 2.0 ** np.array([table["log2_bytes"][i] for i in kept]), [table["value"][i] for i in kept],
+        source="paper_4xV100", platform="4xV100 (published plot)",
+        kind=[table["collective"][i] for i in kept],
+    )  # fmt: skip
+
+
+def _rows(ranks: Any, nodes: Any, bytes_: Any, time_us: Any, **texts: str | Sequence[Any]) -> MeasuredRows:
+    """Rows from columns, or from one value for all of them; texts that are not given are unstated."""
+    n = len(time_us)
+
+    def text(name: str) -> TextArray:
+        given = texts.get(name, UNSTATED)
+        values = [given] * n if isinstance(given, str) else given
+        return np.array([UNSTATED if value is None else str(value) for value in values], dtype=np.str_)
+
+    names = ("source", "platform", "interconnect", "kind", "in_place", "nccl_version", "dtype")
+    columns: dict[str, Any] = {name: text(name) for name in names}
     return MeasuredRows(
-        source=_text(["paper_4xV100"] * n),
-        platform=_text(["4xV100 (published plot)"] * n),
-        interconnect=_text([UNSTATED] * n),
-        kind=_text([table["collective"][i] for i in kept]),
-        in_place=_text([UNSTATED] * n),
-        nccl_version=_text([UNSTATED] * n),
-        dtype=_text([UNSTATED] * n),
-        ranks=np.full(n, 4, dtype=np.int64),
-        nodes=np.ones(n, dtype=np.int64),
-        bytes=2.0 ** np.array([table["log2_bytes"][i] for i in kept], dtype=np.float64),
-        time_us=np.array([table["value"][i] for i in kept], dtype=np.float64),
-    )
+        **columns, ranks=np.full(n, ranks, dtype=np.int64), nodes=np.full(n, nodes, dtype=np.int64),
+        bytes=np.array(bytes_, dtype=np.float64), time_us=np.array(time_us, dtype=np.float64),
+    )  # fmt: skip
 
 
 def _element_bytes(dtypes: Sequence[str]) -> FloatArray:
     return np.array([2.0 if dtype == "half" else 1.0 for dtype in dtypes])
-
-
-def _text(values: Sequence[Any]) -> TextArray:
-    return np.array([UNSTATED if value is None else str(value) for value in values], dtype=np.str_)

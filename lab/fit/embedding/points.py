@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lab.datasets.criteo import CRITEO, CRITEO_TB_ROWS, MULTI_HOT_ROWS, MULTI_HOT_SIZES, ORDERED
+from lab.datasets.folder import read_csv
 from lab.fit.embedding.gpu import BACKWARDS, MeasuredKernel
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import load_gpu
-from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
 from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
@@ -49,10 +48,6 @@ def multi_hot_tables(tables: int, rows: float, pooling: float) -> Sequence[tuple
     return ()
 
 
-def gpu(name: str) -> GpuSpec:
-    return load_gpu(name)
-
-
 def measured_kernels(data: Path) -> list[MeasuredKernel]:
     """Everything the folder of measured tables holds on lookup kernels of known sizes."""
     folder = data / "kernels"
@@ -68,19 +63,14 @@ def measured_kernels(data: Path) -> list[MeasuredKernel]:
     return [point for read, path in files for point in read(path)]
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        yield from csv.DictReader(file)
-
-
 def _points(path: Path) -> Iterator[MeasuredKernel]:
     """The table-batched kernels of 2020, each timed again and again on the same batch."""
-    for row in _rows(path):
+    for row in read_csv(path):
         batch, rows, tables, pooling, dim = (int(row[name]) for name in "BETLD")
         table = TableLookup(rows, dim, batch, pooling, IndexDistribution.uniform())
         lookup = Lookup((table,) * tables, update=SCATTERED, replayed=True)
         family = FORWARD if row["op"].endswith("fwd") else BACKWARD
-        yield MeasuredKernel(POINTS, gpu(V100), Kernel(family, lookup=lookup), float(row["kernel_us"]))
+        yield MeasuredKernel(POINTS, load_gpu(V100), Kernel(family, lookup=lookup), float(row["kernel_us"]))
 
 
 def _list(path: Path) -> Iterator[MeasuredKernel]:
@@ -91,16 +81,16 @@ def _list(path: Path) -> Iterator[MeasuredKernel]:
     source, rows, dim, pooling, value = LISTED[model]
     indices = IndexDistribution.parse(value, str(path))
     lookup = Lookup(tuple(TableLookup(r, dim, int(batch), pooling, indices) for r in rows), update=SCATTERED)
-    for row in _rows(path):
+    for row in read_csv(path):
         for name, family in (("forward", FORWARD), ("backward_sgd", BACKWARD)):
             if f"batched_embedding_{name}_kernel" in row["kernel"]:
                 kernel = Kernel(family, lookup=lookup)
-                yield MeasuredKernel(source, gpu(V100), kernel, float(row["mean_us"]))
+                yield MeasuredKernel(source, load_gpu(V100), kernel, float(row["mean_us"]))
 
 
 def _reports(path: Path) -> Iterator[MeasuredKernel]:
     """FBGEMM backward kernels of a public benchmark on an H100 (one lookup a bag)."""
-    for row in _rows(path):
+    for row in read_csv(path):
         if "H100 80GB" not in row["gpu"] or row["phase"] != "bwd+opt":
             continue
         table = TableLookup(
@@ -110,7 +100,7 @@ def _reports(path: Path) -> Iterator[MeasuredKernel]:
         optimizer = "adam" if "Adam" in row["kernel"] else "sgd"
         lookup = Lookup((table,) * int(row["T_tables"]), optimizer)
         kernel = Kernel(BACKWARD, lookup=lookup)
-        yield MeasuredKernel(f"{REPORTS}, {optimizer}", gpu(H100), kernel, float(row["time_us"]))
+        yield MeasuredKernel(f"{REPORTS}, {optimizer}", load_gpu(H100), kernel, float(row["time_us"]))
 
 
 def _traced(path: Path) -> Iterator[MeasuredKernel]:
@@ -195,7 +185,7 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
         table = TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread)
         looked_up = (table,) * tables
     known = row["gpu"] or ""
-    spec = gpu(V100 if "V100" in known else A100)
+    spec = load_gpu(V100 if "V100" in known else A100)
     kernel = Kernel(FORWARD, lookup=Lookup(looked_up, "rowwise_adagrad"))
     fits_cache = min(values, lookups * dim) * 4 < spec.l2_mb * 2**20
     source = f"trace {row['source']}" + ("" if known else ", GPU unnamed")

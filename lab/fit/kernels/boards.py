@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.folder import read_table
 from lab.fit.kernels.events import model_reading_us, reading_us
 from lab.fit.kernels.learn import FIT_DATE, spread_of
 from stepsight.estimate import FloatArray, IntArray

@@ -190,7 +190,7 @@ LEAST_ERROR = 0.02
 def fit_residual(
     family: str, variant: str, spec: GpuSpec, named: Mapping[str, FloatArray], base_us: FloatArray,
     time_us: FloatArray, left_out: npt.NDArray[np.bool_], source: str, settings: Settings = RESIDUAL_SETTINGS,
-    rounds: int = ROUNDS, two_rates: bool = False,
+    two_rates: bool = False,
 ) -> Residual:  # fmt: skip
     """Trees on the rows that are not left out; spread and error on those that are.
 
@@ -202,7 +202,7 @@ def fit_residual(
     if two_rates:
         trees = at_one_rate(table[:, kept], target[kept], settings)
     else:
-        trees = _towards_median(table[:, kept], target[kept], settings, rounds)
+        trees = _towards_median(table[:, kept], target[kept], settings)
     predicted = base_us * np.exp(trees.predict(table.astype(np.float32)))
     judged = left_out if left_out.any() else kept
     errors = np.log(predicted[judged] / time_us[judged])
@@ -223,10 +223,10 @@ def fit_residual(
     )
 
 
-def _towards_median(table: FloatArray, target: FloatArray, settings: Settings, rounds: int) -> ObliviousTrees:
+def _towards_median(table: FloatArray, target: FloatArray, settings: Settings) -> ObliviousTrees:
     weight = np.ones(len(target))
     trees = boost(table, target, settings, weight)
-    for _ in range(rounds - 1):
+    for _ in range(ROUNDS - 1):
         weight = 1 / np.maximum(np.abs(target - trees.predict(table.astype(np.float32))), LEAST_ERROR)
         trees = boost(table, target, settings, weight / weight.mean())
     return trees

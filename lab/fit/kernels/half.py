@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.folder import read_table
 from lab.datasets.kernel_tables.megatron import FILE, Operator, edition, operators, possible
 from lab.fit.kernels.boost import RESIDUAL_SETTINGS, Settings, fit_residual
 from lab.fit.kernels.sources import mixed_sizes

@@ -47,7 +47,7 @@ SCORED_ABOVE_US = 60.0
 def learn(
     measured: Sequence[Measured], machine: Machine, settings: Settings, *,
     path: EventPath | None = None, stacks: tuple[str, ...] = (), anchors: Anchors | None = None,
-    hidden: Callable[[Batch, Machine], FloatArray] | None = None, note: str = "", base: str = LIGHT,
+    hidden: Callable[[Batch, Machine], FloatArray] | None = None, base: str = LIGHT,
 ) -> LearnedModel:  # fmt: skip
     """Fit one model on the rows that are not held out, and score it on those that are.
 
@@ -107,10 +107,10 @@ def learn(
         base=base,
     )
     rows = sum(table.shape[1] for table in tables) - (0 if anchors is None else len(anchors.time_us))
-    return _scored(model, measured, rows, note)
+    return _scored(model, measured, rows)
 
 
-def _scored(model: LearnedModel, measured: Sequence[Measured], rows: int, note: str) -> LearnedModel:
+def _scored(model: LearnedModel, measured: Sequence[Measured], rows: int) -> LearnedModel:
     predicted, truth = [], []
     for part in measured:
         above = SCORED_ABOVE_US if part.timed_by_events else 0.0
@@ -129,7 +129,7 @@ def _scored(model: LearnedModel, measured: Sequence[Measured], rows: int, note: 
         model,
         spread=spread_of(np.log(p / t)),
         provenance=Provenance(
-            sources, rows, FIT_DATE, len(t), gmae(p, t), mape(p, t), note, fingerprint(measured)
+            sources, rows, FIT_DATE, len(t), gmae(p, t), mape(p, t), fingerprint=fingerprint(measured)
         ),
     )
 

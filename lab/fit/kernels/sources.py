@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.folder import read_table, serving_folder
 from lab.datasets.kernel_tables.rows import Rows, rows_of
-from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
 from stepsight.prediction.kernel_times import Table
@@ -60,10 +58,10 @@ class Measured:
 
 
 def measured_rows(
-    table: Table, time_us: FloatArray, source: str, keys: Sequence[str] | None = None, gpu: str | None = None
+    table: Table, time_us: FloatArray, source: str, keys: Sequence[str] | None = None
 ) -> Iterator[Measured]:
     """A table's rows by GPU, family, dtype and variant (the op's own name), each with its split."""
-    for rows in rows_of(table, source, gpu):
+    for rows in rows_of(table, source):
         names = np.array(rows.operators)
         for variant in dict.fromkeys(names.tolist()):
             yield _measured(rows, names == variant, variant, time_us, source, keys)
@@ -87,16 +85,6 @@ def event_tables(data: Path) -> Iterator[Measured]:
     for name, source in EVENT_TABLES.items():
         table = read_table(data / "kernels" / f"{name}.parquet")
         yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), source)
-
-
-def serving_folder() -> Path:
-    """Where the aiconfigurator-core package keeps its measured tables."""
-    found = importlib.util.find_spec("aiconfigurator_core")
-    if found is None or not found.submodule_search_locations:
-        raise InputError(
-            "aiconfigurator-core", "the package is not installed", "pip install aiconfigurator-core"
-        )
-    return Path(next(iter(found.submodule_search_locations))) / "systems" / "data"
 
 
 def serving_gemm(gpu: str, dtype: str) -> Iterator[Measured]:

@@ -51,10 +51,7 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     published = tuple(
         (label, measured * (1 + float(row[column]) / 100)) for label, column in PUBLISHED if row[column]
     )
-    return StepRow(
-        f"{model} b{row['batch']} {gpu}", measured, prediction.step_us / 1e3, prediction.naive_us / 1e3,
-        prediction.low_us / 1e3, prediction.high_us / 1e3, published, SET,
-    )  # fmt: skip
+    return StepRow.of(f"{model} b{row['batch']} {gpu}", measured, prediction, SET, published)
 
 
 def machine(model: str, gpu: str) -> Platform:

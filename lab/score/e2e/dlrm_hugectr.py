@@ -70,10 +70,7 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     platform = f"{gpus}x{gpu}" if nodes == 1 else f"{nodes}x{gpus // nodes}x{gpu}"
     name = f"{row['submitter']} b{row['global_batch']} {platform}"
     prediction = predict(parse_workload(document(row), f"{FILE}: {name}"), load_platform(platform))
-    return StepRow(
-        name, float(row["step_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
-        prediction.low_us / 1e3, prediction.high_us / 1e3, set=SET,
-    )  # fmt: skip
+    return StepRow.of(name, float(row["step_ms"]), prediction, SET)
 
 
 def document(row: dict[str, str]) -> dict[str, Any]:

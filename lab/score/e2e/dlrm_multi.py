@@ -87,10 +87,7 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     else:
         return None
     prediction = predict(parse_workload(document, f"{FILE}: {name}"), here)
-    return StepRow(
-        name, float(row["iter_time_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
-        prediction.low_us / 1e3, prediction.high_us / 1e3, set=SETS[name.split()[0]],
-    )  # fmt: skip
+    return StepRow.of(name, float(row["iter_time_ms"]), prediction, SETS[name.split()[0]])
 
 
 def nvidia_document(row: dict[str, str]) -> dict[str, Any]:

@@ -103,11 +103,8 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     others = tuple((name.removesuffix("_ms"), float(row[name])) for name in OTHERS if row.get(name))
     name = f"{row['model']} {row['mode']} b{row['batch']} {row['option']} {row['device']}".replace("  ", " ")
     where = "split_" if gpus > 1 else "other_" if row.get("other") else ""
-    return StepRow(
-        name, float(row["e2e_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
-        prediction.low_us / 1e3, prediction.high_us / 1e3, others,
-        f"nlp_{where}{'train' if training else 'forward'}",
-    )  # fmt: skip
+    found = f"nlp_{where}{'train' if training else 'forward'}"
+    return StepRow.of(name, float(row["e2e_ms"]), prediction, found, others)
 
 
 def forward_only(job: Job) -> Job:

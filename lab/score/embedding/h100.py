@@ -8,13 +8,13 @@ or, in its first version, by `CACHE_LOAD_FACTOR` of the table.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lab.datasets.folder import read_csv
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.embedding.model import FAMILIES, EmbeddingModel
 from stepsight.program.job import Kernel
@@ -39,7 +39,7 @@ def each(data: Path) -> list[dict[str, Any]]:
         return []
     model = EmbeddingModel.for_gpu(load_gpu("H100-SXM-80G"))
     found = []
-    for row in _rows(path):
+    for row in read_csv(path):
         lookup = lookup_of(row)
         times = model.estimate([Kernel(family, lookup=lookup) for family in FAMILIES]).time_us / 1e3
         entry: dict[str, Any] = {"name": row["label"], "storage": row["storage"]}
@@ -99,8 +99,3 @@ def _indices(rows: int, lookups: int, unique: float) -> IndexDistribution:
 
 def _columns(rows: list[dict[str, Any]], phase: str) -> tuple[Any, Any]:
     return np.array([r[f"predicted_{phase}_ms"] for r in rows]), np.array([r[f"{phase}_ms"] for r in rows])
-
-
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        yield from csv.DictReader(file)

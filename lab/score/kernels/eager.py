@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.datasets.folder import read_table
 from lab.datasets.kernel_tables.eager import FILE, EagerRow, eager_rows, read_times
-from lab.datasets.kernel_tables.files import read_table
 from lab.fit.kernels.boards import SLOW_RUNS
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.folder import read_table
 from lab.datasets.kernel_tables.megatron import FILE, PASSES, Operator, edition, operators, possible
 from lab.fit.kernels.half import left_out
 from lab.score.kernels.judged import Judged

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.folder import read_table
 from lab.fit.kernels.events import reading_us
 from lab.fit.kernels.sources import (
     SERVING_SYSTEMS,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.folder import read_table
 from lab.datasets.kernel_tables.rows import rows_of
 from lab.score.kernels.judged import Judged
 from stepsight.estimate import FloatArray
