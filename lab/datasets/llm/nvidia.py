@@ -133,6 +133,12 @@ def dgxc(row: Row) -> Case:
     parallel, more = _layout(gpus, whole(row, "global_batch"), whole(row, "micro_batch", 1), _axes(row))
     if row.get("ep"):
         parallel["expert"] = whole(row, "ep")
+    expert_tensor = whole(row, "etp", 1)
+    if parallel.get("expert", 1) > 1 < expert_tensor and parallel["tensor"] % expert_tensor == 0:
+        parallel["expert_tensor"] = expert_tensor
+    if whole(row, "fsdp", 0) > 1:
+        parallel["zero"] = 3
+        more.pop("zero", None)
     stated = as_stated(row, model, _products(row["precision"]), parallel)
     if row.get("layers"):
         stated["layers"] = whole(row, "layers")

@@ -30,6 +30,7 @@ from stepsight.program.job import PLAIN
 from stepsight.program.variants import Kind, Role
 
 C = area("kernels")
+FP8_OVER_BF16 = C.by_name("FP8_OVER_BF16")
 
 ROW_BYTES = 16
 
@@ -210,7 +211,8 @@ def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: 
     d = batch.dims
     moved = d["batch"] * (d["m"] * d["k"] + d["k"] * d["n"] + 2 * d["m"] * d["n"])
     memory_us = moved / (spec.memory_gbps * 1e3) / FP8_BANDWIDTH
-    alone = np.maximum(in_bf16.time_us * C.FP8_OVER_BF16, memory_us)
+    share = FP8_OVER_BF16.get(spec.architecture, FP8_OVER_BF16["default"])
+    alone = np.maximum(in_bf16.time_us * share, memory_us)
     shorter = alone < answer.time_us
     spread: FloatArray = np.where(shorter, np.hypot(in_bf16.spread, FP8_SPREAD), answer.spread)
     return Estimates(np.minimum(alone, answer.time_us), answer.source, spread, answer.notes)

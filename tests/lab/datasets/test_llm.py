@@ -40,6 +40,12 @@ def test_as_asked_holds_what_the_row_states_and_the_recipe_alone() -> None:
     assert case.platform == "8x8xH100-SXM-80G-400G"
 
 
+def test_recipes_state_parts_of_experts_and_fsdp() -> None:
+    stated = dgxc({**DGXC, "ep": "8", "etp": "2", "fsdp": "8", "pp": "1", "vp": ""}).stated
+    assert stated is not None
+    assert (stated["parallel"]["expert_tensor"], stated["parallel"]["zero"]) == (2, 3)
+
+
 MLPERF = {
     "round": "v4.1", "submitter": "a", "system": "b", "benchmark": "llama2_70b_lora", "precision": "",
     "gpu": "H100-SXM5-80GB", "gpus": "16", "nodes": "2", "config_sure": "no", "tp": "4.0", "pp": "", "cp": "",
