@@ -44,8 +44,8 @@ Chosen so that about 90 % of the rows of five sources of Megatron, and of nine o
 sources weighing equally; with a source left out 87 to 100 % of its rows do, of two with 5 and 14 rows 60 and
 71 %."""
 OF_KERNELS: Mapping[str, float] = {"megatron": 0.7}
-"""By framework: of what kernels' and collectives' own spreads say, what steps of many shapes, which err apart,
-show. Chosen with the spreads above: 88 to 97 % of four of Megatron's sources without experts lie inside."""
+"""By framework: of what kernels' and collectives' own spreads say, what steps of many shapes show, which err
+apart. Chosen with the spreads above: 88 to 97 % of four of Megatron's sources without experts lie inside."""
 UNKNOWN_METHOD = 0.35
 """The same of frameworks, hybrid models and vendors that nothing was chosen on, as JAX's 15 rows have it."""
 EXPERTS_SPREAD = 0.19
