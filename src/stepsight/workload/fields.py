@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
 
 from stepsight.errors import InputError
 from stepsight.inputs import check_limit, limit, number
 from stepsight.records import closest, nearest
 
+Record = TypeVar("Record")
 LIMIT_OF = {
     "layers": "LAYERS", "mtp_layers": "LAYERS", "count": "TABLES",
     **dict.fromkeys(("ranks", "data", "tensor", "pipeline", "context", "expert", "expert_tensor"), "RANKS"),
@@ -152,6 +155,25 @@ class Fields:
             raise self.fail(key, f"must be a list of sizes, not {value!r}", "for example [1024, 256, 128]")
         return tuple(value)
 
+    def record(
+        self, kind: type[Record], known: Mapping[str, Any], choices: Mapping[str, Sequence[str]] | None = None
+    ) -> Record:
+        """A dataclass whose fields are read by their names, types and defaults, except those ``known``; text
+        is one of its ``choices``. A whole number may be zero where that is its default."""
+        found = dict(known)
+        for name, type_, default in _plain_fields(kind):
+            if name in found:
+                continue
+            if choices and name in choices:
+                found[name] = self.choice(name, choices[name], default)
+            elif type_ is bool:
+                found[name] = self.flag(name, bool(default))
+            elif type_ is int:
+                found[name] = self.integer(name, default, least=0 if default == 0 else 1)
+            elif type_ is float:
+                found[name] = self.number(name, default)
+        return kind(**found)
+
     def anything(self, key: str, default: object) -> Any:
         return self._get(key, default)
 
@@ -185,3 +207,13 @@ class Fields:
             meant = words.get(key) or words.get(closest(key, words) or "")
             known = fields_of_all or self._known
             raise self.fail(key, "unknown field", f"did you mean {meant}?" if meant else nearest(key, known))
+
+
+@cache
+def _plain_fields(kind: type) -> list[tuple[str, type, Any]]:
+    """Name, type and default of a dataclass's fields; None where they have no default."""
+    types = get_type_hints(kind)
+    missing = dataclasses.MISSING
+    return [
+        (f.name, types[f.name], None if f.default is missing else f.default) for f in dataclasses.fields(kind)
+    ]

@@ -85,19 +85,19 @@ class Training:
         for key, reason in (without_effect or {}).items():
             if fields.has(key) and fields.values[key] not in (False, "eager"):
                 raise fields.fail(key, f"has no effect: {reason}", "leave it out")
-        training = cls(
-            precision=fields.choice("precision", PRECISIONS, "fp32"),
-            optimizer=fields.choice("optimizer", OPTIMIZERS, optimizer),
-            loss=fields.choice("loss", losses, losses[0]),
-            fused_optimizer=fields.flag("fused_optimizer", False),
-            zero_grad=fields.choice("zero_grad", ("none", "zero"), "none"),
-            dropout=fields.number("dropout", dropout, most=0.99),
-            attention=fields.choice("attention", ("eager", "flash"), "eager"),
-            recompute=fields.flag("recompute", False),
-            read_loss=fields.flag("read_loss", False),
-            synchronize=fields.flag("synchronize", False),
-            master_weights=fields.flag("master_weights", False),
-            cuda_graph=fields.flag("cuda_graph", False),
+        choices = {
+            "precision": PRECISIONS, "loss": losses, "zero_grad": ("none", "zero"),
+            "attention": ("eager", "flash"),
+        }  # fmt: skip
+        training = fields.record(
+            cls,
+            {
+                "optimizer": fields.choice("optimizer", OPTIMIZERS, optimizer),
+                "loss": fields.choice("loss", losses, losses[0]),
+                "dropout": fields.number("dropout", dropout, most=0.99),
+                "half_state": False,
+            },
+            choices,
         )
         if training.cuda_graph and training.read_loss:
             raise fields.fail("cuda_graph", "a loss that is read in every step cannot be captured",

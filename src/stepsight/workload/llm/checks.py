@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stepsight.workload.fields import Fields
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 PLAIN_ATTENTION = ("eager", "fused")
 """Attention whose scores and probabilities are tensors that a backward pass needs."""
+WITH_DROPOUT = ("gpt", "gpt2", "opt", "megatron", "bert", "t5")
+"""Families that are trained with it."""
+Rule = tuple[str, bool, str, str]
+"""A field, whether what it says is wrong, why, and what to do instead."""
+LEAVE_OUT = "leave it out"
 
 
 def saves_nothing(framework: str, attention: str) -> bool:
@@ -23,47 +29,60 @@ def saves_nothing(framework: str, attention: str) -> bool:
 
 def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     """What cannot be, and fields that would have no effect."""
-    s, m, t = c.layout, c.model, c.training
+    for fields, rules in (
+        (parallel, _without_effect(c, parallel)),
+        (parallel, _groups(c)),
+        (parallel, _pipeline(c)),
+        (training, _training(c, training)),
+    ):
+        for key, wrong, problem, fix in rules:
+            if wrong:
+                raise fields.fail(key, problem, fix)
 
-    def refuse(where: Fields, key: str, wrong: bool, problem: str, fix: str) -> None:
-        if wrong:
-            raise where.fail(key, problem, fix)
 
-    widths = (m.heads, m.ffn)
-    refuse(
-        parallel,
-        "tensor",
-        any(w % s.tensor for w in widths),
-        f"{s.tensor} does not divide heads = {m.heads} and ffn = {m.ffn}",
-        "use a divisor",
-    )
-    refuse(
-        parallel,
-        "pipeline",
-        s.chunks > most_pieces(c),
-        f"{s.chunks} pieces for {m.encoder_layers + m.layers} layers, embedding and head",
-        "use fewer",
-    )
-    refuse(
-        parallel,
-        "sequence_parallel",
-        s.sequence_parallel and s.tensor == 1,
-        "has no effect without tensor parallelism",
-        "set tensor above 1, or leave it out",
-    )
-    refuse(
-        parallel,
-        "async_tensor",
-        s.async_tensor and s.tensor == 1,
-        "has no effect without tensor parallelism",
-        "set tensor above 1, or leave it out",
-    )
-    replicas = s.data * s.context
+def _groups(c: LanguageConfig) -> Iterator[Rule]:
+    """Groups of ranks that must divide what they share out."""
+    s, m, e = c.layout, c.model, c.model.experts
+    uneven = m.heads % s.tensor or m.ffn % s.tensor
+    shared, inside, cut = s.data * s.context, s.tensor * s.context * s.data, s.expert * s.expert_tensor
+    for key, left, problem, fix in (
+        ("tensor", uneven, f"{s.tensor} does not divide heads = {m.heads} and ffn = {m.ffn}", ""),
+        ("expert", e and e.count % s.expert, f"{s.expert} ranks do not divide {e and e.count} experts", ""),
+        ("expert_tensor", s.tensor % s.expert_tensor or (e and e.ffn % s.expert_tensor),
+         f"{s.expert_tensor} does not divide tensor = {s.tensor} and the experts' ffn", ""),
+        ("expert", inside % cut, f"{cut} does not divide the {inside} ranks of a stage",
+         " of tensor × context × data"),
+        ("shard_group", s.shard_group and shared % s.shard_group,
+         f"{s.shard_group} does not divide data × context = {shared}", ""),
+        ("context", c.sequence % s.context, f"{s.context} does not divide sequence", ""),
+    ):  # fmt: skip
+        yield key, bool(left), problem, f"use a divisor{fix}"
+    kv_heads = m.heads if m.latent else m.kv_heads
+    ranks = s.tensor * s.context
+    uneven = s.context_kind == "all_to_all" and not _exchanges_evenly(m.heads, kv_heads, ranks)
+    problem = f"{m.heads} heads and {kv_heads} heads of keys do not spread over tensor × context = {ranks}"
+    yield "context_kind", uneven, problem, 'use a smaller context, "ring" or "all_gather"'
+
+
+def _exchanges_evenly(heads: int, kv_heads: int, ranks: int) -> bool:
+    """Whether ranks that exchange heads get the same number each; heads of keys are repeated where there are
+    fewer than ranks (DeepSpeed-Ulysses)."""
+    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
+
+
+def _without_effect(c: LanguageConfig, parallel: Fields) -> Iterator[Rule]:
+    """Fields that this layout has no use for, unless they ask for what happens anyway."""
+    s, replicas = c.layout, c.layout.data * c.layout.context
+    for key in ("sequence_parallel", "async_tensor"):
+        alone = getattr(s, key) and s.tensor == 1
+        problem = "has no effect without tensor parallelism"
+        yield key, alone, problem, f"set tensor above 1, or {LEAVE_OUT}"
+    how = "FSDP" if s.zero == 3 else "this layout"
     for key, used, idle in (
         ("schedule", s.pipeline > 1, ("1f1b",)),
         ("virtual_stages", s.pipeline > 1, (1,)),
         ("context_kind", s.context > 1, (parallel.defaults.get("context_kind", "ring"),)),
-        ("context_balanced", s.context > 1 and s.context_kind != "all_to_all" and m.causal, (True,)),
+        ("context_balanced", s.context > 1 and s.context_kind != "all_to_all" and c.model.causal, (True,)),
         ("expert_dispatch", s.expert > 1, ("each",)),
         ("expert_overlap", s.expert > 1, ("none", False)),
         ("expert_tensor", s.expert > 1, (1,)),
@@ -74,192 +93,76 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         ("overlap_gradients", replicas > 1 and s.zero < 3, (replicas > 1,)),
     ):
         stated = parallel.has(key) and parallel.values[key] not in idle
-        how = "FSDP" if s.zero == 3 else "this layout"
-        refuse(parallel, key, stated and not used, f"has no effect on {how}", "leave it out")
-    refuse(
-        parallel,
-        "schedule",
-        s.schedule == "interleaved" and s.virtual_stages == 1,
-        "an interleaved pipeline has several stages on a rank",
-        "set virtual_stages to 2 or more",
-    )
-    refuse(
-        parallel,
-        "virtual_stages",
-        s.virtual_stages > 1 and s.schedule != "interleaved",
-        f"has no effect on {s.schedule}",
-        'set schedule = "interleaved"',
-    )
-    refuse(
-        parallel,
-        "virtual_stages",
-        s.virtual_stages > 1 and s.micro_batches % s.pipeline != 0,
+        yield key, stated and not used, f"has no effect on {how}", LEAVE_OUT
+    no_experts = s.expert > 1 and c.model.experts is None
+    yield "expert", no_experts, "the model has no experts", LEAVE_OUT
+    alone = s.expert_overlap == "all" and s.micro_batches == 1
+    problem = "has no effect: there is no other micro-batch whose compute could run alongside exchanges"
+    yield "expert_overlap", alone, problem, 'set a smaller micro_batch, or "experts"'
+
+
+def _pipeline(c: LanguageConfig) -> Iterator[Rule]:
+    """What a pipeline cannot be."""
+    s, m, several = c.layout, c.model, c.layout.virtual_stages > 1
+    layers = m.encoder_layers + m.layers
+    problem = f"{s.chunks} pieces for {layers} layers, embedding and head"
+    yield "pipeline", s.chunks > most_pieces(c), problem, "use fewer"
+    single = s.schedule == "interleaved" and not several
+    problem = "an interleaved pipeline has several stages on a rank"
+    yield "schedule", single, problem, "set virtual_stages to 2 or more"
+    fix = 'set schedule = "interleaved"'
+    yield "virtual_stages", several and s.schedule != "interleaved", f"has no effect on {s.schedule}", fix
+    problem = (
         f"an interleaved pipeline takes micro-batches in groups of its {s.pipeline} stages, and "
-        f"{s.micro_batches} micro-batches of a replica are no multiple of that",
-        "change global_batch or micro_batch, or leave virtual_stages out",
+        f"{s.micro_batches} micro-batches of a replica are no multiple of that"
     )
-    refuse(
-        parallel,
-        "virtual_stages",
-        s.virtual_stages > 1 and m.encoder_layers > 0,
-        "an encoder and its decoder are not interleaved (Megatron refuses it, too)",
-        "leave it out",
+    fix = "change global_batch or micro_batch, or leave virtual_stages out"
+    yield "virtual_stages", several and s.micro_batches % s.pipeline != 0, problem, fix
+    problem = "an encoder and its decoder are not interleaved (Megatron refuses it, too)"
+    yield "virtual_stages", several and m.encoder_layers > 0, problem, LEAVE_OUT
+
+
+def _training(c: LanguageConfig, training: Fields) -> Iterator[Rule]:
+    t, f, m = c.training, c.framework, c.model
+    useless = t.recompute == "selective" and saves_nothing(f.name, t.attention)
+    problem = (
+        f"selective recomputation of {f.name} runs the inside of attention again, of which {t.attention} "
+        "keeps nothing: it would cost time and save no memory"
     )
-    refuse(
-        training,
-        "recompute",
-        t.recompute == "selective" and saves_nothing(c.framework.name, t.attention),
-        f"selective recomputation of {c.framework.name} runs the inside of attention again, of which "
-        f"{t.attention} keeps nothing: it would cost time and save no memory",
-        'use "full", a number of layers, or a framework that keeps products instead (torchtitan)',
-    )
-    f = c.framework
+    fix = 'use "full", a number of layers, or a framework that keeps products instead (torchtitan)'
+    yield "recompute", useless, problem, fix
+    fullest, piece = max(p.layers for p in pieces(c)), " piece" * (c.layout.virtual_stages > 1)
+    problem = f"{t.recompute_layers} layers to run again, and a stage{piece} holds {fullest} at most"
+    yield "recompute", t.recompute_layers > fullest, problem, f'use at most {fullest}, or "full"'
+    half = t.dtype == "fp32" and t.attention not in PLAIN_ATTENTION and f.name != "eager"
+    problem = f"{t.attention} kernels compute in half precision, and the training is in {t.precision}"
+    yield "attention", half, problem, 'set precision = "bf16", or attention = "eager"'
+    small_state = t.optimizer_state == "half" and not (t.half and t.master_weights)
+    problem = "is half: only half-precision parameters have such a state"
+    fix = f'set precision = "bf16" without master_weights, or {LEAVE_OUT}'
+    yield "optimizer_state", small_state, problem, fix
+    dropout = t.dropout > 0 and training.has("dropout") and c.family not in WITH_DROPOUT
+    yield "dropout", dropout, f"{c.family} is trained without dropout", LEAVE_OUT
+    stated = {key for key in training.values if training.values[key] not in (False, "none")}
     fused = t.fused_norm and f.fused_rotary and f.fused_mlp and f.fused_loss and f.name != "jax"
-    refuse(
-        training,
-        "compile",
-        t.compiled and training.has("compile") and fused,
-        f"has no effect: the kernels of {f.name} are fused already",
-        'leave it out, or name a framework that torch.compile speeds up (framework = "torchtitan")',
-    )
-    fullest = max(piece.layers for piece in pieces(c))
-    refuse(
-        training,
-        "recompute",
-        t.recompute_layers > fullest,
-        f"{t.recompute_layers} layers to run again, and a stage{' piece' * (s.virtual_stages > 1)} holds "
-        f"{fullest} at most",
-        f'use at most {fullest}, or "full"',
-    )
-    refuse(parallel, "expert", s.expert > 1 and m.experts is None, "the model has no experts", "leave it out")
-    if m.experts is not None and m.experts.count % s.expert:
-        raise parallel.fail(
-            "expert", f"{s.expert} ranks do not divide {m.experts.count} experts", "use a divisor"
-        )
-    refuse(
-        parallel,
-        "expert_overlap",
-        s.expert_overlap == "all" and s.micro_batches == 1,
-        "has no effect: there is no other micro-batch whose compute could run alongside exchanges",
-        'set a smaller micro_batch, or "experts"',
-    )
-    refuse(
-        parallel,
-        "expert_tensor",
-        s.tensor % s.expert_tensor != 0 or (m.experts is not None and m.experts.ffn % s.expert_tensor != 0),
-        f"{s.expert_tensor} does not divide tensor = {s.tensor} and the experts' ffn",
-        "use a divisor",
-    )
-    inside = s.tensor * s.context * s.data
-    refuse(
-        parallel,
-        "expert",
-        inside % (s.expert * s.expert_tensor) != 0,
-        f"{s.expert * s.expert_tensor} does not divide the {inside} ranks of a stage",
-        "use a divisor of tensor × context × data",
-    )
-    refuse(
-        parallel,
-        "shard_group",
-        bool(s.shard_group) and (s.data * s.context) % s.shard_group != 0,
-        f"{s.shard_group} does not divide data × context = {s.data * s.context}",
-        "use a divisor",
-    )
-    refuse(
-        parallel,
-        "context",
-        c.sequence % s.context != 0,
-        f"{s.context} does not divide sequence",
-        "use a divisor",
-    )
-    kv_heads = m.heads if m.latent else m.kv_heads
-    refuse(
-        parallel,
-        "context_kind",
-        s.context_kind == "all_to_all" and not _exchanges_evenly(m.heads, kv_heads, s.tensor * s.context),
-        f"{m.heads} heads and {kv_heads} heads of keys do not spread over tensor × context = "
-        f"{s.tensor * s.context}",
-        'use a smaller context, "ring" or "all_gather"',
-    )
-    refuse(
-        training,
-        "master_weights",
-        training.has("master_weights") and t.master_weights and not t.half,
-        "has no effect: only half-precision training has fp32 copies",
-        'set precision = "bf16", or leave it out',
-    )
-    refuse(
-        training,
-        "optimizer_state",
-        t.optimizer_state == "half" and not (t.half and t.master_weights),
-        "is half: only half-precision parameters have such a state",
-        'set precision = "bf16" without master_weights, or leave it out',
-    )
-    refuse(
-        training,
-        "fused_experts",
-        t.fused_experts and m.experts is None,
-        "has no effect: the model has no experts",
-        "leave it out",
-    )
-    refuse(
-        training,
-        "gradients",
-        training.has("gradients") and not t.half,
-        "has no effect: only half-precision training may sum in half precision",
-        "leave it out",
-    )
-    refuse(
-        training,
-        "fp8_scaling",
-        training.has("fp8_scaling") and t.precision != "fp8",
-        "has no effect: only fp8 products are scaled",
-        'set precision = "fp8", or leave it out',
-    )
-    refuse(
-        training,
-        "attention",
-        t.dtype == "fp32" and t.attention not in PLAIN_ATTENTION and c.framework.name != "eager",
-        f"{t.attention} kernels compute in half precision, and the training is in {t.precision}",
-        'set precision = "bf16", or attention = "eager"',
-    )
-    for key in ("adapter_rank", "adapter_targets", "frozen_weights"):
-        refuse(
-            training,
-            key,
-            training.has(key) and not t.frozen,
-            "has no effect: all weights are trained",
-            'set adapters = "lora", or leave it out',
-        )
-    for key in ("fp8_weights", "fp8_activations"):
-        stated = training.has(key) and training.values[key] is True
-        refuse(
-            training,
-            key,
-            stated and not t.quantised,
-            f"has no effect in {t.precision}",
-            'set precision = "fp8", or leave it out',
-        )
-    for key, value, wrong, problem in (
-        ("loss_scaling", t.loss_scaling, t.precision != "fp16", "only fp16 gradients are scaled"),
-        ("loss_scaling", t.loss_scaling, t.optimizer == "none", "nothing is updated"),
-        ("offload", t.offload != "none", t.optimizer == "none", "nothing is updated"),
-        ("offload", t.offload != "none", not UPDATES[t.optimizer], f"{t.optimizer} keeps no state"),
+    other = 'leave it out, or name a framework that torch.compile speeds up (framework = "torchtitan")'
+    bf16, fp8 = f'set precision = "bf16", or {LEAVE_OUT}', f'set precision = "fp8", or {LEAVE_OUT}'
+    lora, nothing = f'set adapters = "lora", or {LEAVE_OUT}', t.optimizer == "none"
+    half_sums = "only half-precision training may sum in half precision"
+    for key, idle, why, fix in (
+        ("compile", t.compiled and fused, f": the kernels of {f.name} are fused already", other),
+        ("master_weights", not t.half, ": only half-precision training has fp32 copies", bf16),
+        ("fused_experts", m.experts is None, ": the model has no experts", LEAVE_OUT),
+        ("gradients", not t.half, f": {half_sums}", LEAVE_OUT),
+        ("fp8_scaling", t.precision != "fp8", ": only fp8 products are scaled", fp8),
+        ("adapter_rank", not t.frozen, ": all weights are trained", lora),
+        ("adapter_targets", not t.frozen, ": all weights are trained", lora),
+        ("frozen_weights", not t.frozen, ": all weights are trained", lora),
+        ("fp8_weights", not t.quantised, f" in {t.precision}", fp8),
+        ("fp8_activations", not t.quantised, f" in {t.precision}", fp8),
+        ("loss_scaling", t.precision != "fp16", ": only fp16 gradients are scaled", LEAVE_OUT),
+        ("loss_scaling", nothing, ": nothing is updated", LEAVE_OUT),
+        ("offload", nothing, ": nothing is updated", LEAVE_OUT),
+        ("offload", not UPDATES[t.optimizer], f": {t.optimizer} keeps no state", LEAVE_OUT),
     ):
-        given = training.has(key) and value
-        refuse(training, key, given and wrong, f"has no effect: {problem}", "leave it out")
-    refuse(
-        training,
-        "dropout",
-        c.training.dropout > 0
-        and training.has("dropout")
-        and c.family not in ("gpt", "gpt2", "opt", "megatron", "bert", "t5"),
-        f"{c.family} is trained without dropout",
-        "leave it out",
-    )
-
-
-def _exchanges_evenly(heads: int, kv_heads: int, ranks: int) -> bool:
-    """Whether ranks that exchange heads get the same number each; heads of keys are repeated where there are
-    fewer than ranks (DeepSpeed-Ulysses)."""
-    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
+        yield key, key in stated and idle, f"has no effect{why}", fix

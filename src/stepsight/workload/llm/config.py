@@ -18,15 +18,19 @@ from stepsight.workload.llm.recipe import Framework, Recipe, families, recipe_of
 from stepsight.workload.operators.optimizers import UPDATES
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+HALF = PRECISIONS[2:]
+"""Of these, those whose parameters are in half precision."""
 FP4 = ("nvfp4", "mxfp4")
 """Other names of fp4."""
 GRADIENTS = ("fp32", "half")
 """The type in which gradients are accumulated and reduced."""
-OPTIMIZER_STATE = ("fp32", "half")
-FP8_SCALING = ("delayed", "current", "block")
-OFFLOAD = ("none", "optimizer")
 ADAPTERS = ("none", "lora", "qlora", "dora")
-ADAPTER_TARGETS = ("attention", "mlp", "all")
+CHOICES = {
+    "optimizer": tuple(UPDATES), "loss": ("cross_entropy", "none"), "optimizer_state": ("fp32", "half"),
+    "adapter_targets": ("attention", "mlp", "all"), "fp8_scaling": ("delayed", "current", "block"),
+    "offload": ("none", "optimizer"), "zero_grad": ("none", "zero"),
+}  # fmt: skip
+"""Of fields of ``training``."""
 FROZEN_WEIGHTS = ("half", "fp8", "nf4")
 """How adapters' frozen weights are stored: as they are computed with, in fp8, or in 4 bits (QLoRA)."""
 FROZEN_BYTES = {"fp8": 1.0, "nf4": 0.516}
@@ -408,7 +412,6 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
             f"unknown {recompute!r}",
             f"one of {', '.join(RECOMPUTE)}, a list of modules, or a number of layers",
         )
-    state = fields.choice("optimizer_state", OPTIMIZER_STATE, "fp32")
     other_name = str(fields.anything("precision", "bf16")) in FP4
     precision = "fp4" if other_name else fields.choice("precision", PRECISIONS, "bf16")
     adapters = fields.anything("adapters", "none")
@@ -416,41 +419,29 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         adapters = "lora" if adapters else "none"
     if adapters not in ADAPTERS:
         raise fields.fail("adapters", f"unknown {adapters!r}", f"one of {', '.join(ADAPTERS)}, or true")
-    return LanguageTraining(
-        precision=precision,
-        attention=fields.choice("attention", ATTENTION, "flash2")
-        if fields.has("attention")
-        else _usual_attention(recipe, precision, family, gpu),
-        recompute=str(recompute),
-        recompute_layers=layers,
-        recompute_modules=modules,
-        optimizer=fields.choice("optimizer", tuple(UPDATES), "adamw"),
-        dropout=fields.number("dropout", usual_dropout(family), most=0.99),
-        loss=fields.choice("loss", ("cross_entropy", "none"), "cross_entropy"),
-        clipping=fields.flag("clip_gradients", True),
-        master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8", "fp4"))
-        or (state == "half" and not fields.has("master_weights")),
-        optimizer_state=state,
-        compiled=fields.flag("compile", False),
-        fused_norm=fields.flag("fused_norm", True),
-        adapters=adapters,
-        adapter_rank=fields.integer("adapter_rank", 16),
-        adapter_targets=fields.choice("adapter_targets", ADAPTER_TARGETS, "attention"),
-        frozen_weights=_frozen_weights(fields, adapters),
-        fp8_weights=fields.flag("fp8_weights", False) and precision in ("fp8", "fp4"),
-        fp8_activations=fields.flag("fp8_activations", False) and precision in ("fp8", "fp4"),
-        expandable_segments=fields.flag("expandable_segments", False),
-        loss_scaling=fields.flag("loss_scaling", precision == "fp16"),
-        offload=fields.choice("offload", OFFLOAD, "none"),
-        cuda_graphs=fields.flag("cuda_graph", fields.flag("cuda_graphs", False)),
-        fused_experts=fields.flag("fused_experts", False),
-        fp8_scaling=fields.choice("fp8_scaling", FP8_SCALING, "delayed"),
-        loss_share=fields.number("loss_share", 1.0, least=0.001, most=1.0),
-        fused_optimizer=fields.flag("fused_optimizer", False),
-        zero_grad=fields.choice("zero_grad", ("none", "zero"), "none"),
-        read_loss=fields.flag("read_loss", False),
-        synchronize=fields.flag("synchronize", False),
-    )
+    attention = fields.choice("attention", ATTENTION, "flash2") if fields.has("attention") else None
+    half_state = fields.choice("optimizer_state", CHOICES["optimizer_state"], "fp32") == "half"
+    masters = fields.flag("master_weights", precision in HALF)
+    quantised = precision in ("fp8", "fp4")
+    known = {
+        "precision": precision,
+        "attention": attention or _usual_attention(recipe, precision, family, gpu),
+        "recompute": str(recompute),
+        "recompute_layers": layers,
+        "recompute_modules": modules,
+        "dropout": fields.number("dropout", usual_dropout(family), most=0.99),
+        "clipping": fields.flag("clip_gradients", True),
+        "master_weights": masters or (half_state and not fields.has("master_weights")),
+        "compiled": fields.flag("compile", False),
+        "adapters": adapters,
+        "frozen_weights": _frozen_weights(fields, adapters),
+        "fp8_weights": fields.flag("fp8_weights", False) and quantised,
+        "fp8_activations": fields.flag("fp8_activations", False) and quantised,
+        "loss_scaling": fields.flag("loss_scaling", precision == "fp16"),
+        "cuda_graphs": fields.flag("cuda_graph", fields.flag("cuda_graphs", False)),
+        "loss_share": fields.number("loss_share", 1.0, least=0.001, most=1.0),
+    }
+    return fields.record(LanguageTraining, known, CHOICES)
 
 
 def _frozen_weights(fields: Fields, adapters: str) -> str:

@@ -177,31 +177,24 @@ def read_layout(
     schedule, virtual = _schedule(parallel, recipe, model, pipeline, batch // micro)
     several = parallel.has("sequence_parallel") or tensor > 1
     gradient_bytes = 4 if framework.gradients == "fp32" or not half else 2
-    layout = Layout(
-        data=data,
-        tensor=tensor,
-        sequence_parallel=parallel.flag("sequence_parallel", False) and several,
-        async_tensor=parallel.flag("async_tensor", False) and (parallel.has("async_tensor") or tensor > 1),
-        pipeline=pipeline,
-        schedule=schedule,
-        virtual_stages=virtual,
-        context=context,
-        context_kind=parallel.choice("context_kind", CONTEXT_KINDS, "ring"),
-        context_balanced=parallel.flag("context_balanced", True),
-        expert=parallel.integer("expert", 1),
-        expert_tensor=parallel.integer("expert_tensor", 1),
-        expert_dispatch=parallel.choice("expert_dispatch", DISPATCH, "each"),
-        expert_overlap=_expert_overlap(parallel, batch // micro),
-        zero=zero,
-        shard_group=parallel.integer("shard_group", 0, least=0),
-        reshard=parallel.flag("reshard", True),
-        prefetch=_prefetch(parallel, zero, framework),
-        overlap_gradients=parallel.flag("overlap_gradients", True),
-        bucket_mb=_bucket_mb(parallel, recipe, data * context, gradient_bytes),
-        states_buckets=parallel.has("bucket_mb"),
-        micro_batches=batch // micro,
-        order=_order(parallel),
-    )
+    known = {
+        "data": data,
+        "tensor": tensor,
+        "sequence_parallel": parallel.flag("sequence_parallel", False) and several,
+        "async_tensor": parallel.flag("async_tensor", False) and (parallel.has("async_tensor") or tensor > 1),
+        "pipeline": pipeline,
+        "schedule": schedule,
+        "virtual_stages": virtual,
+        "context": context,
+        "expert_overlap": _expert_overlap(parallel, batch // micro),
+        "zero": zero,
+        "prefetch": _prefetch(parallel, zero, framework),
+        "bucket_mb": _bucket_mb(parallel, recipe, data * context, gradient_bytes),
+        "states_buckets": parallel.has("bucket_mb"),
+        "micro_batches": batch // micro,
+        "order": _order(parallel),
+    }
+    layout = parallel.record(Layout, known, {"context_kind": CONTEXT_KINDS, "expert_dispatch": DISPATCH})
     return layout, batch
 
 

@@ -56,8 +56,8 @@ class Mamba:
     ``groups`` of heads; ``conv``: taps of the convolution; ``chunk``: tokens of the scan's chunks."""
 
     heads: int
-    head_dim: int
-    state: int
+    head_dim: int = 64
+    state: int = 128
     groups: int = 8
     conv: int = 4
     chunk: int = 128
@@ -105,7 +105,6 @@ class LanguageModel:
     positions: str = "rotary"
     bias: bool = False
     tied: bool = False
-    dropout: float = 0.0
     window: int = 0
     window_every: int = 1
     full_layers: int = 0
@@ -240,7 +239,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mistral": {},
     "mixtral": {},
     "deepseek": {},
-    "qwen": {"qk_norm": False},
+    "qwen": {},
     "gemma": {"tied": True},
     "gemma2": {"tied": True, "norms_per_layer": 4},
     "gpt": {**_LAYER_NORM, "tied": True, "dropout": 0.1},
@@ -257,10 +256,14 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 """Anything not listed is as in Llama: RMS norm, rotary positions, SwiGLU, no biases, untied head."""
 
 
+SWITCHES = ("gated", "bias", "tied", "qk_norm")
+"""What a description may state otherwise than its family has it."""
+
+
 def read_model(fields: Fields) -> LanguageModel:
     """The sizes of a model from the top level of its description."""
     family = fields.choice("family", tuple(FAMILIES))
-    usual = dict(FAMILIES[family])
+    usual = {name: value for name, value in FAMILIES[family].items() if name != "dropout"}
     hidden, heads = fields.integer("hidden"), fields.integer("heads")
     if not fields.has("head_dim") and hidden % heads:
         raise fields.fail(
@@ -269,35 +272,27 @@ def read_model(fields: Fields) -> LanguageModel:
     kv_heads = fields.integer("kv_heads", heads)
     if heads % kv_heads:
         raise fields.fail("kv_heads", f"{kv_heads} do not divide heads = {heads}", "use a divisor")
-    gated = fields.flag("gated", usual.get("gated", True))
     pattern = _pattern(fields)
-    model = LanguageModel(
-        layers=fields.integer("layers", len(pattern)) if pattern else fields.integer("layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=fields.integer("head_dim", hidden // heads),
-        ffn=fields.integer("ffn", 4 * hidden),
-        vocab=fields.integer("vocab"),
-        gated=gated,
-        norm=usual.get("norm", "rms"),
-        norms_per_layer=usual.get("norms_per_layer", 2),
-        positions=usual.get("positions", "rotary"),
-        bias=fields.flag("bias", usual.get("bias", False)),
-        tied=fields.flag("tied", usual.get("tied", False)),
-        window=fields.integer("window", 0, least=0),
-        window_every=fields.integer("window_every", 1),
-        full_layers=fields.integer("full_layers", 0, least=0),
-        causal=usual.get("causal", True),
-        experts=_experts(fields),
-        latent=_latent(fields),
-        encoder_layers=fields.integer("encoder_layers", 0, least=0) if family == "t5" else 0,
-        patches=fields.integer("patch_values", 588) if family == "vit" else 0,
-        qk_norm=fields.flag("qk_norm", usual.get("qk_norm", False)),
-        head=fields.choice("head", ("lm", "none"), "lm"),
-        mtp_layers=fields.integer("mtp_layers", 0, least=0),
-        pattern=pattern,
-        mamba=_mamba(fields),
+    flags = {name: fields.flag(name, usual.get(name, name == "gated")) for name in SWITCHES}
+    model = fields.record(
+        LanguageModel,
+        usual
+        | flags
+        | {
+            "layers": fields.integer("layers", len(pattern)) if pattern else fields.integer("layers"),
+            "kv_heads": kv_heads,
+            "head_dim": fields.integer("head_dim", hidden // heads),
+            "ffn": fields.integer("ffn", 4 * hidden),
+            "experts": _experts(fields),
+            "latent": _latent(fields),
+            "encoder_layers": fields.integer("encoder_layers", 0, least=0) if family == "t5" else 0,
+            "patches": fields.integer("patch_values", 588) if family == "vit" else 0,
+            "pattern": pattern,
+            "mamba": _mamba(fields),
+            "norms_per_layer": usual.get("norms_per_layer", 2),
+            "causal": usual.get("causal", True),
+        },
+        {"head": ("lm", "none")},
     )
     if pattern and model.layers != len(pattern):
         raise fields.fail("pattern", f"{len(pattern)} letters for {model.layers} layers", "give one each")
@@ -323,19 +318,8 @@ def _experts(fields: Fields) -> Experts | None:
     if not fields.has("moe"):
         return None
     moe = fields.section("moe")
-    found = Experts(
-        count=moe.integer("experts"),
-        active=moe.integer("active"),
-        ffn=moe.integer("ffn"),
-        shared_ffn=moe.integer("shared_ffn", 0, least=0),
-        dense_layers=moe.integer("dense_layers", 0, least=0),
-        every=moe.integer("every", 1),
-        groups=moe.integer("groups", 0, least=0),
-        active_groups=moe.integer("active_groups", 0, least=0),
-        imbalance=moe.number("imbalance", 1.0, least=1.0),
-        capacity_factor=moe.number("capacity_factor", 0.0, least=0.0),
-        bias=moe.flag("bias", False),
-    )
+    count, imbalance = moe.integer("experts"), moe.number("imbalance", 1.0, least=1.0)
+    found = moe.record(Experts, {"count": count, "imbalance": imbalance})
     moe.finish()
     layers = fields.values.get("layers")
     if isinstance(layers, int) and found.dense_layers >= layers:
@@ -365,14 +349,7 @@ def _mamba(fields: Fields) -> Mamba | None:
     if not fields.has("mamba"):
         return None
     mamba = fields.section("mamba")
-    found = Mamba(
-        heads=mamba.integer("heads"),
-        head_dim=mamba.integer("head_dim", 64),
-        state=mamba.integer("state", 128),
-        groups=mamba.integer("groups", 8),
-        conv=mamba.integer("conv", 4),
-        chunk=mamba.integer("chunk", 128),
-    )
+    found = mamba.record(Mamba, {})
     mamba.finish()
     return found
 
@@ -381,12 +358,6 @@ def _latent(fields: Fields) -> LatentAttention | None:
     if not fields.has("mla"):
         return None
     mla = fields.section("mla")
-    found = LatentAttention(
-        q_rank=mla.integer("q_rank", 0, least=0),
-        kv_rank=mla.integer("kv_rank"),
-        nope_dim=mla.integer("nope_dim"),
-        rope_dim=mla.integer("rope_dim"),
-        v_dim=mla.integer("v_dim"),
-    )
+    found = mla.record(LatentAttention, {"q_rank": mla.integer("q_rank", 0, least=0)})
     mla.finish()
     return found
