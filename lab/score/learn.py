@@ -3,22 +3,27 @@
 Every row is asked as a user asks it (what the row states, and the recipe's name; no figures of its cluster).
 k runs are drawn at random, their factors learned, and other rows of the source predicted. ``--clock`` asks
 the same rows on platforms whose tensor cores are described faster than they are: something to learn.
-``--no-recipe`` leaves the recipe's name out.
+``--no-recipe`` leaves the recipe's name out. Captured steps take part that ``lab score capture`` kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import click
 import numpy as np
 
+from lab.datasets.captured_steps import MeasuredStep, read_steps
 from lab.datasets.folder import data_folder
 from lab.datasets.llm.case import Case, merged
 from lab.datasets.llm.files import all_cases
+from lab.score.capture.steps import kept
+from lab.score.capture.topic import KEPT
 from lab.score.frame import show
+from stepsight.capturing.step import load_step
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.learn.lesson import DRAWS, CurvePoint, curve
@@ -54,6 +59,23 @@ def sources(
         rows = [run for i in sorted(order.tolist()) if (run := _run(cases[i], clock, recipe)) is not None]
         if len(rows) >= FEWEST_ROWS:
             yield name, rows
+
+
+def captured(data: Path, keep: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[str, list[Run]]]:
+    """The same of captured steps, those that are kept."""
+    by_file: dict[str, list[MeasuredStep]] = {}
+    for row in read_steps(data):
+        if kept(row, keep).is_file() and (not wanted or any(text in row.file for text in wanted)):
+            by_file.setdefault(row.file, []).append(row)
+    for name, steps in by_file.items():
+        if len(steps) >= FEWEST_ROWS:
+            order = np.random.default_rng(0).permutation(len(steps))[:MOST_ROWS]
+            yield name, [_captured_run(steps[i], keep) for i in sorted(order.tolist())]
+
+
+def _captured_run(row: MeasuredStep, keep: Path) -> Run:
+    step = ask(load_step(kept(row, keep)), _platform(row.platform, ()))
+    return Run.of(row.name, step, 1e3 * row.step_ms)
 
 
 def _names(case: Case) -> tuple[str, ...]:
@@ -124,7 +146,8 @@ def curve_of(rows: Sequence[Run], draws: int = DRAWS) -> tuple[CurvePoint, ...]:
 
 def scores(data: Path) -> list[Score]:
     """The lines of the scoreboard."""
-    return [line for name, rows in sources(data) for line in lines(name, len(rows), curve_of(rows))]
+    found = chain(sources(data), captured(data, KEPT))
+    return [line for name, rows in found for line in lines(name, len(rows), curve_of(rows))]
 
 
 @click.command(TOPIC, help="Error against the number of own runs learned from.")
@@ -133,13 +156,18 @@ def scores(data: Path) -> list[Score]:
 @click.option("--draws", default=DRAWS, show_default=True)
 @click.option("--clock", default=1.0, show_default=True, help="Tensor cores this much slower than described.")
 @click.option("--no-recipe", is_flag=True, help="Without the name of the rows' recipe.")
+@click.option(
+    "--steps", type=click.Path(path_type=Path), default=KEPT, show_default=True, help="Kept captured steps."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    wanted: tuple[str, ...], data: Path | None, draws: int, clock: float, no_recipe: bool,
+    wanted: tuple[str, ...], data: Path | None, draws: int, clock: float, no_recipe: bool, steps: Path,
     as_json: bool,
 ) -> None:  # fmt: skip
     document, made = {}, list[Score]()
-    for name, rows in sources(data_folder(data), wanted, clock=clock, recipe=not no_recipe):
+    folder = data_folder(data)
+    described = sources(folder, wanted, clock=clock, recipe=not no_recipe)
+    for name, rows in chain(described, captured(folder, steps, wanted)):
         points = curve_of(rows, draws)
         each = {str(p.runs): {"mape": p.mape, "inside": p.inside} for p in points}
         document[name] = {"rows": len(rows), "runs_learned": each}

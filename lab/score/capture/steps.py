@@ -57,7 +57,7 @@ def scored(
     wanted: dict[str, Wanted] = {}
     for row in rows:
         key = _key(row)
-        if key in wanted or key in lost or (keep / f"{key}.json").is_file():
+        if key in wanted or key in lost or kept(row, keep).is_file():
             continue
         try:
             wanted[key] = Wanted(key, row.name, _request(row, configs))
@@ -78,9 +78,14 @@ def scored(
             yield ScoredStep(row, problem=lost[key])
         else:
             try:
-                yield _predicted(row, load_step(keep / f"{key}.json"))
+                yield _predicted(row, load_step(kept(row, keep)))
             except StepsightError as error:
                 yield ScoredStep(row, problem=str(error))
+
+
+def kept(row: MeasuredStep, keep: Path) -> Path:
+    """Where the row's captured step is kept."""
+    return keep / f"{_key(row)}.json"
 
 
 def _key(row: MeasuredStep) -> str:

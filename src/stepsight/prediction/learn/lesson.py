@@ -143,24 +143,19 @@ def learn(runs: str | Path, platform: str | Path, overrides: Sequence[str] = ())
     >>> Path("mine.toml").write_text(lesson.text("mine"))  # doctest: +SKIP
     """
     rows = read_runs(runs, platform, tuple(overrides))
-    return lesson(rows, load_platform(platform, overrides), str(platform), Path(runs).name)
-
-
-def lesson(rows: Sequence[Run], platform: Platform, based_on: str, source: str = "") -> Lesson:
-    """The same from runs that were read already."""
     found = regress([run.observed for run in rows])
     results = tuple(result(run, found, left_out=i in found.left_out) for i, run in enumerate(rows))
     left_out = tuple(
-        f"{rows[i].name}: measured {rows[i].measured_us / 1e3:.1f} ms,"
-        f" {rows[i].measured_us / results[i].after_us:.2f} times what the other runs say"
-        for i in found.left_out
+        f"{one.name}: measured {one.measured_us / 1e3:.1f} ms,"
+        f" {one.measured_us / one.after_us:.2f} times what the other runs say"
+        for one in results
+        if one.left_out
     )
-    learned = Learned(
-        **{part: min(max(f, LEAST_FACTOR), MOST_FACTOR) for part, f in found.factors.items()},
-        memory=memory_factor(rows),
-    )
-    evidence = replace(found.evidence, source=source, left_out=left_out)
-    return Lesson(replace(platform, learned=learned, evidence=evidence), based_on, learned, evidence, results)
+    factors = {part: min(max(f, LEAST_FACTOR), MOST_FACTOR) for part, f in found.factors.items()}
+    learned = Learned(**factors, memory=memory_factor(rows))
+    evidence = replace(found.evidence, source=Path(runs).name, left_out=left_out)
+    on = replace(load_platform(platform, overrides), learned=learned, evidence=evidence)
+    return Lesson(on, str(platform), learned, evidence, results)
 
 
 def memory_factor(rows: Sequence[Run]) -> float:
@@ -177,23 +172,19 @@ def memory_factor(rows: Sequence[Run]) -> float:
 
 def result(run: Run, found: Posterior, *, left_out: bool = False) -> RunResult:
     """A run as the factors predict it."""
-    shift, spread = found.of_job(run.observed)
-    after_us = run.asked.step_us / run.observed.step_us * run.measured_us
-    after_us *= math.exp(shift - run.observed.log_ratio(found.factors))
+    one, before_us = run.observed, run.asked.step_us
+    shift, spread = found.of_job(one)
+    after_us = before_us / one.step_us * one.measured_us * math.exp(shift - one.log_ratio(found.factors))
     reach = math.exp(INTERVAL_SIGMAS * spread)
     return RunResult(
-        run.name, run.measured_us, run.asked.step_us, after_us, after_us / reach, after_us * reach, left_out
+        one.name, one.measured_us, before_us, after_us, after_us / reach, after_us * reach, left_out
     )
 
 
 def validate_runs(
-    runs: str | Path,
-    platform: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    draws: int = DRAWS,
+    runs: str | Path, platform: str | Path, overrides: Sequence[str] = (), *, draws: int = DRAWS,
     seed: int = 0,
-) -> Validation:
+) -> Validation:  # fmt: skip
     """Every run of a CSV file, with the others learned from and without."""
     rows = read_runs(runs, platform, tuple(overrides))
     results = tuple(

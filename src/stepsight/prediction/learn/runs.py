@@ -7,15 +7,13 @@ field as it is.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from stepsight.errors import InputError, StepsightError
-from stepsight.inputs import read_text
+from stepsight.inputs import csv_records, number, read_text
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.learn.regression import Observed
 from stepsight.prediction.learn.response import AskedStep, ask, load_any
@@ -27,16 +25,15 @@ TIMES = {"step_us": 1.0, "step_ms": 1e3, "step_s": 1e6}
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu", "mfu")
 MEASURED = (*TIMES, *RATES)
 PLATFORM = "platform."
+LEAST = 1e-9
 EXAMPLE = "workload,parallel.tensor,step_ms\nllama3-8b,2,812"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One row: the job as asked on the platform, what was measured, and what learning needs of it."""
+    """One row: the job as asked on the platform, what learning needs of it, and measured memory."""
 
-    name: str
     asked: AskedStep
-    measured_us: float
     observed: Observed
     measured_bytes: float | None = None
 
@@ -44,31 +41,24 @@ class Run:
     def of(cls, name: str, asked: AskedStep, measured_us: float, measured_bytes: float | None = None) -> Run:
         """Ask the job everything that learning needs."""
         observed = Observed.of(asked.response, measured_us, asked.spread, asked.machine, name)
-        return cls(name, asked, measured_us, observed, measured_bytes)
+        return cls(asked, observed, measured_bytes)
 
 
 def read_runs(path: str | Path, platform: str | Path, overrides: tuple[str, ...] = ()) -> list[Run]:
     """Every row of the file, priced on the platform; a row that cannot be read names its line."""
-    table = csv.DictReader(io.StringIO(read_text(path)))
-    columns = [c.strip() for c in table.fieldnames or ()]
-    _check_columns(columns, str(path))
-    base = Path(path).parent
+    rows = csv_records(read_text(path), str(path), ())
+    if not rows:
+        raise InputError(str(path), "holds no runs", f"write a row each, such as\n{EXAMPLE}")
+    _check_columns(rows[0][1], str(path))
 
     @cache
     def on(changes: tuple[str, ...]) -> Platform:
         return load_platform(platform, (*overrides, *changes))
 
-    runs = []
-    for number, row in enumerate(table, start=2):
-        cells = {k.strip(): (v or "").strip() for k, v in row.items() if k is not None and isinstance(v, str)}
-        if any(cells.values()):
-            runs.append(_run(cells, base, f"{path}: line {number}", on))
-    if not runs:
-        raise InputError(str(path), "holds no runs", f"write a row each, such as\n{EXAMPLE}")
-    return runs
+    return [_run(cells, Path(path).parent, f"{path}: line {number}", on) for number, cells in rows]
 
 
-def _check_columns(columns: list[str], where: str) -> None:
+def _check_columns(columns: Iterable[str], where: str) -> None:
     if not any(name in columns for name in WORKLOAD):
         raise InputError(where, "has no column workload", f"for example\n{EXAMPLE}")
     if not any(name in columns for name in MEASURED):
@@ -87,13 +77,12 @@ def _run(cells: Mapping[str, str], base: Path, where: str, on: Callable[[tuple[s
     own = {c: v for c, v in fields.items() if not c.startswith(PLATFORM)}
     try:
         file = base / named
-        job = load_any(file if file.exists() else named, own)
-        step = ask(job, on(changes))
+        step = ask(load_any(file if file.exists() else named, own), on(changes))
     except StepsightError as error:
         raise InputError(where, str(error), "correct the row, or leave it out") from None
     label = next((cells[c] for c in NAME if cells.get(c)), "") or _label(named, fields)
-    memory = _number(cells, MEMORY, where)
-    return Run.of(label, step, _measured_us(cells, step, where), memory * 1e9 if memory else None)
+    memory = 1e9 * _positive(cells, MEMORY, where) if cells.get(MEMORY) else None
+    return Run.of(label, step, _measured_us(cells, step, where), memory)
 
 
 def _label(named: str, fields: Mapping[str, str]) -> str:
@@ -106,7 +95,7 @@ def _measured_us(cells: Mapping[str, str], step: AskedStep, where: str) -> float
     given = [c for c in MEASURED if cells.get(c)]
     if not given:
         raise InputError(where, "has no measured figure", f"fill one of {', '.join(MEASURED)}")
-    value = _number(cells, given[0], where) or 0.0
+    value = _positive(cells, given[0], where)
     if given[0] in TIMES:
         return value * TIMES[given[0]]
     return measured_us(given[0], value, step.rates, step.step_us, f"{where}: {given[0]}")
@@ -124,14 +113,5 @@ def measured_us(rate: str, value: float, rates: Throughput, step_us: float, wher
     return step_us * float(predicted) / value
 
 
-def _number(cells: Mapping[str, str], column: str, where: str) -> float | None:
-    text = cells.get(column, "")
-    if not text:
-        return None
-    try:
-        value = float(text.replace("_", ""))
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise InputError(f"{where}: {column}", f"{text!r} is not a positive number", "correct the cell")
-    return value
+def _positive(cells: Mapping[str, str], column: str, where: str) -> float:
+    return number(cells[column], f"{where}: {column}", least=LEAST, fix="correct the cell")
