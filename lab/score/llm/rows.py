@@ -7,6 +7,7 @@ and the recipe's name).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -183,51 +184,50 @@ def scored(
     usual = [o for o in timed if not o.case.slow]
     asked = [o for o in timed if o.asked.step_ms > 0]
     ran = [o for o in outcomes if o.full.fits is not None]
+    likely, unlikely = (
+        [o for o in ran if low <= o.full.fit_probability <= high] for low, high in ((0.8, 1.0), (0.0, 0.2))
+    )
     memory = [o for o in outcomes if o.case.measured_gb and not o.case.crashed and o.memory_gb > 0]
-    lacking: dict[str, int] = {}
-    for o in outcomes:
-        if o.full.lacks:
-            lacking[o.full.lacks] = lacking.get(o.full.lacks, 0) + 1
-    time = _errors([o.full.step_ms for o in timed], timed)
-    user = _errors([o.asked.step_ms for o in asked], asked)
-    not_slow = _errors([o.full.step_ms for o in usual], usual) if len(usual) < len(timed) else (None, None)
     held = [o.case.measured_gb or 0.0 for o in memory]
+    lacking = Counter(o.full.lacks for o in outcomes if o.full.lacks)
+    errors = {
+        **_errors("", [(o.full, o) for o in timed]),
+        **_errors("as_asked_", [(o.asked, o) for o in asked]),
+        **_errors("not_slow_", [(o.full, o) for o in usual] if len(usual) < len(timed) else []),
+    }
     return FileScore(
         file,
-        len(outcomes),
-        sum(not o.full.lacks for o in outcomes),
-        len(timed),
-        *time,
-        _share([o.full.inside(o.measured_ms) for o in timed]),
-        len(asked),
-        *user,
-        _share([o.asked.inside(o.measured_ms) for o in asked]),
-        len(timed) - len(usual),
-        *not_slow,
-        _share([o.full.inside(o.measured_ms) for o in usual]) if len(usual) < len(timed) else None,
-        _share([o.full.fits != o.case.crashed for o in ran]),
-        len(ran),
-        *_calibration([o for o in ran if o.full.fit_probability >= 0.8]),
-        *_calibration([o for o in ran if o.full.fit_probability <= 0.2]),
-        sum(o.case.crashed for o in ran),
-        mape([o.memory_gb for o in memory], held) if memory else None,
-        gmae([o.memory_gb for o in memory], held) if memory else None,
-        len(memory),
-        dict(sorted(lacking.items(), key=lambda item: -item[1])),
-        dict(bars or {}),
-        tuple(parts),
+        rows=len(outcomes),
+        expressed=sum(not o.full.lacks for o in outcomes),
+        timed=len(timed),
+        as_asked_timed=len(asked),
+        slow_rows=len(timed) - len(usual),
+        fits_right=_share([o.full.fits != o.case.crashed for o in ran]),
+        fits_rows=len(ran),
+        likely_rows=len(likely),
+        likely_ran=_share([not o.case.crashed for o in likely]),
+        unlikely_rows=len(unlikely),
+        unlikely_ran=_share([not o.case.crashed for o in unlikely]),
+        crashes=sum(o.case.crashed for o in ran),
+        memory_mape=mape([o.memory_gb for o in memory], held) if memory else None,
+        memory_gmae=gmae([o.memory_gb for o in memory], held) if memory else None,
+        memory_rows=len(memory),
+        lacking=dict(lacking.most_common()),
+        bars=dict(bars or {}),
+        parts=tuple(parts),
+        **errors,
     )
 
 
-def _errors(predicted: Sequence[float], rows: Sequence[Outcome]) -> tuple[float | None, float | None]:
-    """MAPE and GMAE; None without rows."""
-    measured = [o.measured_ms for o in rows]
-    return (mape(predicted, measured), gmae(predicted, measured)) if rows else (None, None)
-
-
-def _calibration(rows: Sequence[Outcome]) -> tuple[int, float | None]:
-    """How many rows, and which share of them ran."""
-    return len(rows), _share([not o.case.crashed for o in rows])
+def _errors(reading: str, answers: Sequence[tuple[Answer, Outcome]]) -> dict[str, Any]:
+    """MAPE, GMAE and the share inside the interval, by the names of a reading's fields; none without rows."""
+    if not answers:
+        return {}
+    predicted, measured = [a.step_ms for a, _ in answers], [o.measured_ms for _, o in answers]
+    return {
+        f"{reading}mape": mape(predicted, measured), f"{reading}gmae": gmae(predicted, measured),
+        f"{reading}inside": _share([a.inside(o.measured_ms) for a, o in answers]),
+    }  # fmt: skip
 
 
 def _share(right: Sequence[bool]) -> float | None:

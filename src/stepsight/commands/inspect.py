@@ -13,7 +13,7 @@ from stepsight.errors import InputError
 from stepsight.terminal import counted
 
 if TYPE_CHECKING:
-    from stepsight.tables.indices.summary import TableSummary
+    from stepsight.tables.indices.index_files import TableSummary
 
 
 class TracesOrIndices(click.Command):
@@ -81,8 +81,7 @@ def indices(file: Path, wanted: int | None, batch: int | None, as_json: bool) ->
 
 
 def _summaries(file: Path, wanted: int | None, batch: int | None) -> list[TableSummary]:
-    from stepsight.tables.indices.index_files import open_index_file
-    from stepsight.tables.indices.summary import summarise
+    from stepsight.tables.indices.index_files import open_index_file, summarise
 
     opened = open_index_file(str(file))
     numbers = range(len(opened.tables)) if wanted is None else [wanted]
@@ -123,7 +122,7 @@ def _hit_at(summary: TableSummary, share: float) -> float:
 
 
 def _print_picture(summary: TableSummary) -> None:
-    from stepsight.tables.indices.summary import reuse_labels
+    from stepsight.tables.indices.index_files import reuse_labels
 
     click.echo(f"\ntable {summary.table}: distinct rows by how often a row is looked up")
     shown = max(i for i, share in enumerate(summary.reuse) if share > 0) + 1

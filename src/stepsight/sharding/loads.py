@@ -19,7 +19,6 @@ from stepsight.kernels.embedding.model import EmbeddingModel, TableCosts
 from stepsight.program.job import Kernel
 from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.tables.plan import DATA_PARALLEL, TABLE_ROW_WISE, Plan, part_bytes
-from stepsight.tables.row_parts import RowPart
 from stepsight.tables.table import Table
 
 Estimator = Callable[[Sequence[Kernel]], Estimates]
@@ -289,7 +288,7 @@ class PartCosts:
             dim=part.width,
             batch=max(1, round(samples * table.features)),
             pooling=table.pooling * part.height / table.rows,
-            indices=table.indices if part.height == table.rows else RowPart.of(table.indices, table.rows),
+            indices=table.indices if part.height == table.rows else table.indices.part_of(table.rows),
             dtype=table.dtype,
             weighted=table.weighted,
             bag_spread=table.bag_spread,

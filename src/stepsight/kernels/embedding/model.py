@@ -173,7 +173,7 @@ def _note(kernel: Kernel) -> str:
     lookup = _lookup_of(kernel)
     for table in lookup.tables:
         if table.indices.kind == "file":
-            whole = getattr(table.indices, "whole_rows", table.rows)
+            whole = table.indices.whole_rows or table.rows
             share = table.rows / whole
             note = extrapolation(table.indices.path, table.indices.table, whole, table.lookups / share)
             if note:

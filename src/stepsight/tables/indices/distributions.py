@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
@@ -31,6 +31,11 @@ class IndexDistribution:
     of the index file at ``path``). Row labels mean nothing: only how often rows recur does,
     unless the lookups of each bag are ``ordered`` by row (uniform only), as those of DLRM's
     generator of random batches: bags then walk through the table side by side.
+
+    ``whole_rows``: of the table, where this is a part of its rows. Rows are spread over ranks without regard
+    to how popular they are, so a part that holds a share of the rows sees that share of every popularity: the
+    same reuse, the share of the distinct rows, and a cache of c rows serves it as one of c / share rows would
+    serve the whole table.
     """
 
     kind: str
@@ -40,6 +45,7 @@ class IndexDistribution:
     path: str = ""
     table: int = 0
     ordered: bool = False
+    whole_rows: int = 0
 
     @classmethod
     def uniform(cls, *, ordered: bool = False) -> IndexDistribution:
@@ -111,7 +117,22 @@ class IndexDistribution:
 
     def stats(self, rows: int, lookups: float) -> IndexStats:
         """What ``lookups`` lookups of one batch look like on a table of ``rows`` rows (cached)."""
-        return _stats(self, max(int(rows), 1), float(lookups))
+        if not self.whole_rows:
+            return _stats(self, max(int(rows), 1), float(lookups))
+        share = rows / self.whole_rows
+        whole = replace(self, whole_rows=0, ordered=False).stats(self.whole_rows, round(lookups / share, 3))
+        return replace(
+            whole,
+            rows=rows,
+            lookups=whole.lookups * share,
+            unique_rows=whole.unique_rows * share,
+            capacity_rows=whole.capacity_rows * share,
+            window=whole.window * share,
+        )
+
+    def part_of(self, whole_rows: int) -> IndexDistribution:
+        """The same on a part of a table with this many rows."""
+        return replace(self, whole_rows=whole_rows)
 
     def popularity(self, rows: int) -> tuple[FloatArray, FloatArray]:
         """Rows in groups of equal popularity: how many, and the share of lookups of each one."""

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -25,7 +25,7 @@ from stepsight.estimate import FloatArray, IntArray
 from stepsight.inputs import check_limit, unpacked
 from stepsight.tables.indices.arrays_on_disk import AnyArray, arrays_in
 from stepsight.tables.indices.reuse import exact_stats, mean_stats
-from stepsight.tables.indices.stats import IndexStats
+from stepsight.tables.indices.stats import REUSE_EDGES, IndexStats
 
 if TYPE_CHECKING:
     from stepsight.tables.indices.distributions import IndexDistribution
@@ -277,3 +277,55 @@ def _labels(column: tuple[str, ...], where: str) -> IntArray:
         raise InputError(
             where, f"not a row number ({error})", "give decimal or hexadecimal integers"
         ) from None
+
+
+CURVE_POINTS = 24
+"""Cache sizes at which the hit rate is stated, spread from one row to all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """One table of an index file (or one batch of it).
+
+    ``pooling`` are the least, median, 95th percentile and largest bag; ``reuse`` the shares of
+    distinct rows in the 17 bins; ``hit_rate`` is that of a cache of ``cache_rows`` rows.
+    """
+
+    table: int
+    bags: int
+    lookups: int
+    mean_pooling: float
+    pooling: tuple[float, float, float, float]
+    unique_rows: int
+    largest_row: int
+    mean_reuse: float
+    reuse: tuple[float, ...]
+    cache_rows: tuple[float, ...]
+    hit_rate: tuple[float, ...]
+
+
+def summarise(table: int, stream: TableStream) -> TableSummary:
+    """Exact statistics of all lookups of one table."""
+    stats = exact_stats(stream.chunks, stream.lookups)
+    cache_rows = np.geomspace(1, max(stats.unique_rows, 2), CURVE_POINTS)
+    least, median, high, most = (float(v) for v in stream.pooling_quantiles())
+    return TableSummary(
+        table=table,
+        bags=stream.bags,
+        lookups=stream.lookups,
+        mean_pooling=stream.pooling,
+        pooling=(least, median, high, most),
+        unique_rows=int(stats.unique_rows),
+        largest_row=int(max(chunk.max() for chunk in stream.chunks())),
+        mean_reuse=stats.mean_reuse,
+        reuse=tuple(stats.reuse.tolist()),
+        cache_rows=tuple(cache_rows.tolist()),
+        hit_rate=tuple(stats.hit_rate(cache_rows).tolist()),
+    )
+
+
+def reuse_labels() -> list[str]:
+    """The 17 bins in words: 1, 2, 3–4, …"""
+    labels = ["1", "2"]
+    labels += [f"{low + 1}–{high}" for low, high in pairwise(REUSE_EDGES[1:])]
+    return [*labels, f"> {REUSE_EDGES[-1]}"]

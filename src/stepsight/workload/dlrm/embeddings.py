@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from stepsight.program.job import COMM, COMPUTE, Call, Collective, Kernel, Op, Wait
 from stepsight.tables.lookup import EMBEDDING_BAG, Lookup, TableLookup
 from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
-from stepsight.tables.row_parts import RowPart
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
 from stepsight.workload.operators.tape import EVALUATE, Grads, Tape
@@ -71,7 +70,7 @@ def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:
         dim=shard.width,
         batch=batch * table.features,
         pooling=table.pooling * shard.height / table.rows,
-        indices=table.indices if shard.height == table.rows else RowPart.of(table.indices, table.rows),
+        indices=table.indices if shard.height == table.rows else table.indices.part_of(table.rows),
         dtype=table.dtype,
         weighted=table.weighted,
         bag_spread=table.bag_spread,
