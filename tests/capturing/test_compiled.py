@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.capturing.fusion import Grouping, Part, padded, part_of, traffic_bytes
+from stepsight.capturing.fusion import Grouping, Part, part_of, traffic_bytes
+from stepsight.capturing.inductor import padded
 from stepsight.capturing.request import Assumptions
 from stepsight.capturing.step import CapturedStep, decode, encode
 from stepsight.errors import InputError

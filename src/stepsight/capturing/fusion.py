@@ -14,11 +14,12 @@ from math import log
 import numpy as np
 
 from stepsight.capturing.calls import CallRecord, HostOperator, Record, StepRecords
+from stepsight.capturing.inductor import as_compiled, padded
 from stepsight.dtypes import dtype_bytes
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.aten.call import AtenCall, Lowered, TensorFact, lists_of_tensors, read_bytes
 from stepsight.program.job import Kernel
-from stepsight.program.variants import Role, classify
+from stepsight.program.variants import classify
 
 FORWARD = "Torch-Compiled Region"
 """A compiled graph's host operator as torch names it; overheads answer by its class."""
@@ -270,36 +271,6 @@ class _Stretch:
         return same == (first.graph, first.stream, bool(first.call.node))
 
 
-ALIGNED = 8
-"""Half-precision values in 16 bytes, to which inductor pads matrices (``shape_padding``)."""
-COMPUTE_BOUND = 150.0
-"""Multiplications per value moved from which it does: peak over bandwidth, about that of an A100."""
-
-
-def padded(kernel: Kernel) -> tuple[Kernel, ...]:
-    """A product whose rows are not aligned as inductor runs it: copies into padded matrices, then the product
-    of those. Its result is read in place."""
-    d = dict(kernel.dims)
-    if kernel.family != "gemm" or kernel.dtype not in ("fp16", "bf16") or d.get("batch", 1) != 1:
-        return (kernel,)
-    m, n, k = d["m"], d["n"], d["k"]
-    if m * n * k < COMPUTE_BOUND * (m * k + k * n + m * n):
-        return (kernel,)
-    rows = "m" if kernel.kind.role is Role.WGRAD else "k"
-    uneven = [key for key in ("n", rows) if d[key] % ALIGNED]
-    if not uneven:
-        return (kernel,)
-    for key in uneven:
-        d[key] += -d[key] % ALIGNED
-    a, b = d["m"] * d["k"], d["k"] * d["n"]
-    copied = (a if rows in uneven else 0.0) + (b if "n" in uneven or "k" in uneven else 0.0)
-    copy = Kernel.of(
-        "elementwise", kernel.dtype, operator="constant_pad_nd", elements=copied, read_bytes=2 * copied,
-        write_bytes=2 * copied,
-    )  # fmt: skip
-    return (copy, replace(kernel, dims=tuple(d.items())))
-
-
 def fused(step: StepRecords, lower: Lower) -> tuple[StepRecords, str]:
     """``step`` with every compiled region fused, and a note with the numbers of kernels."""
     return _Fusion(step, lower).run()
@@ -308,12 +279,13 @@ def fused(step: StepRecords, lower: Lower) -> tuple[StepRecords, str]:
 class _Fusion:
     def __init__(self, step: StepRecords, lower: Lower) -> None:
         self.step = step
-        self.lowered = {r.mark: lower(r.call) for r in step.records if isinstance(r, CallRecord)}
+        self.records = as_compiled(step.records)
+        self.lowered = {r.mark: lower(r.call) for r in self.records if isinstance(r, CallRecord)}
         self.narrow: dict[int, TensorFact] = {}
         """Storages that a compiled forward widened from another type: the backward reads the narrow one."""
         self.parts: dict[int, Part] = {}
         self.readers: dict[int, set[int]] = {}
-        for record in step.records:
+        for record in self.records:
             if isinstance(record, CallRecord) and self.lowered[record.mark].kernels:
                 self._classify(record)
         self.operators = dict(step.operators)
@@ -338,7 +310,7 @@ class _Fusion:
 
     def run(self) -> tuple[StepRecords, str]:
         records: list[Record] = []
-        for piece in _pieces(self.step.records):
+        for piece in _pieces(self.records):
             if isinstance(piece, _Stretch):
                 records += self._fused(piece)
                 records += piece.late
