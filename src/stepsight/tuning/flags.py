@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -131,23 +132,19 @@ def _written(way: _Way, c: LanguageConfig, row: Row, others: Sequence[Row], jobs
 
 def _as_run_by(name: str, c: LanguageConfig, *, most_zero: int = 3) -> LanguageConfig:
     """The configuration with another framework's kernels and habits, and no more ZeRO than it has."""
-    if c.framework.name == name:
-        framework, training = c.framework, c.training
-    else:
-        recipe = families()[name]
-        framework, stated = recipe.framework, recipe.training
-        training = replace(
-            c.training, compiled=bool(stated.get("compile", False)), fused_norm=bool(stated["fused_norm"])
-        )
     layout = replace(c.layout, zero=min(c.layout.zero, most_zero))
-    return replace(c, framework=framework, training=training, layout=layout)
+    if c.framework.name == name:
+        return replace(c, layout=layout)
+    recipe = families()[name]
+    compiled, fused_norm = bool(recipe.training.get("compile", False)), bool(recipe.training["fused_norm"])
+    training = replace(c.training, compiled=compiled, fused_norm=fused_norm)
+    return replace(c, framework=recipe.framework, training=training, layout=layout)
 
 
 def _by_torchtitan(c: LanguageConfig) -> LanguageConfig:
     run = _as_run_by("torchtitan", c)
     if c.training.recompute == "modules":
-        selective = replace(run.training, recompute="selective", recompute_modules=())
-        run = replace(run, training=selective)
+        run = replace(run, training=replace(run.training, recompute="selective", recompute_modules=()))
     return replace(run, layout=replace(run.layout, zero=2)) if c.layout.zero == 1 else run
 
 
@@ -158,149 +155,156 @@ def _by_megatron(c: LanguageConfig) -> LanguageConfig:
 def _by_nanotron(c: LanguageConfig) -> LanguageConfig:
     """1F1B without interleaving, and layers run again as a whole or not at all."""
     run = _as_run_by("nanotron", c, most_zero=1)
-    once = replace(run.layout, virtual_stages=1, schedule="1f1b")
-    full = run.training.recompute == "full"
-    training = run.training if full else replace(run.training, recompute="none", recompute_layers=0)
-    return replace(run, layout=once, training=training)
+    if run.training.recompute != "full":
+        run = replace(run, training=replace(run.training, recompute="none", recompute_layers=0))
+    return replace(run, layout=replace(run.layout, virtual_stages=1, schedule="1f1b"))
 
 
 def _by_deepspeed(c: LanguageConfig) -> LanguageConfig:
     return _as_run_by("deepspeed", c)
 
 
+def _lacking(c: LanguageConfig, *known: tuple[str, bool], zero_bubble: bool = True) -> str:
+    """What a framework does not have, of what the configuration asks for."""
+    unknown = zero_bubble and c.layout.pipeline > 1 and c.layout.schedule == "zero_bubble"
+    bubble = "no zero-bubble schedule of one stage per rank, written as 1F1B"
+    return "; ".join(words for words, asked in (*known, (bubble, unknown)) if asked)
+
+
+def _options(stated: Mapping[str, object]) -> str:
+    """A command line: options with their values, those with an empty one by themselves."""
+    return " ".join(f"--{name} {value}".rstrip() for name, value in stated.items())
+
+
 def _torchtitan(c: LanguageConfig) -> Flags:
     """torchtitan's command line (``[parallelism]`` and ``[training]`` of its configuration)."""
-    s = c.layout
+    s, t = c.layout, c.training
     shard = s.data if s.zero else 1
-    replicate = s.data // shard
-    parts = [
-        f"--training.global_batch_size {c.batch_per_rank * s.data}",
-        f"--training.local_batch_size {c.micro_batch if s.pipeline == 1 else c.batch_per_rank}",
-        f"--training.seq_len {c.sequence}",
-        f"--parallelism.data_parallel_replicate_degree {replicate}",
-        f"--parallelism.data_parallel_shard_degree {shard}",
-        f"--parallelism.tensor_parallel_degree {s.tensor}",
-        f"--parallelism.pipeline_parallel_degree {s.pipeline}",
-        f"--parallelism.context_parallel_degree {s.context}",
-    ]
+    modules = t.recompute == "modules"
+    stated: dict[str, object] = {
+        "training.global_batch_size": c.batch_per_rank * s.data,
+        "training.local_batch_size": c.micro_batch if s.pipeline == 1 else c.batch_per_rank,
+        "training.seq_len": c.sequence,
+        "parallelism.data_parallel_replicate_degree": s.data // shard,
+        "parallelism.data_parallel_shard_degree": shard,
+        "parallelism.tensor_parallel_degree": s.tensor,
+        "parallelism.pipeline_parallel_degree": s.pipeline,
+        "parallelism.context_parallel_degree": s.context,
+    }
     if s.expert > 1:
-        parts.append(f"--parallelism.expert_parallel_degree {s.expert}")
+        stated["parallelism.expert_parallel_degree"] = s.expert
     if s.pipeline > 1:
-        name = {"interleaved": "Interleaved1F1B", "afab": "GPipe"}.get(s.schedule, "1F1B")
-        parts += [
-            f"--parallelism.pipeline_parallel_schedule {name}",
-            f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}",
-        ]
+        schedule = {"interleaved": "Interleaved1F1B", "afab": "GPipe"}.get(s.schedule, "1F1B")
+        stated["parallelism.pipeline_parallel_schedule"] = schedule
+        stated["parallelism.pipeline_parallel_microbatch_size"] = c.micro_batch
     if s.zero in (1, 2):  # parameters stay gathered from the forward to the backward pass
-        parts.append("--parallelism.fsdp_reshard_after_forward never")
-    modules = c.training.recompute == "modules"
-    parts.append(f"--activation_checkpoint.mode {'selective' if modules else c.training.recompute}")
-    lacking = ["no ZeRO 1, written with gradients sharded, too"] if s.zero == 1 else []
-    lacking += ["no exchange of heads for parts of the sequence"] if s.context_kind == "all_to_all" else []
-    lacking += _without_zero_bubble(c)
-    lacking += ["no recomputation of some layers, written with all"] if c.training.recompute_layers else []
-    lacking += ["no recomputation by module, written as selective"] if modules else []
-    return Flags("torchtitan", " ".join(parts), "; ".join(lacking))
-
-
-def _without_zero_bubble(c: LanguageConfig) -> list[str]:
-    zero_bubble = c.layout.pipeline > 1 and c.layout.schedule == "zero_bubble"
-    return ["no zero-bubble schedule of one stage per rank, written as 1F1B"] if zero_bubble else []
+        stated["parallelism.fsdp_reshard_after_forward"] = "never"
+    stated["activation_checkpoint.mode"] = "selective" if modules else t.recompute
+    lacks = _lacking(
+        c,
+        ("no ZeRO 1, written with gradients sharded, too", s.zero == 1),
+        ("no exchange of heads for parts of the sequence", s.context_kind == "all_to_all"),
+        ("no recomputation of some layers, written with all", t.recompute_layers > 0),
+        ("no recomputation by module, written as selective", modules),
+    )
+    return Flags("torchtitan", _options(stated), lacks)
 
 
 def _megatron(c: LanguageConfig) -> Flags:
     s, t = c.layout, c.training
-    parts = [
-        f"--tensor-model-parallel-size {s.tensor}",
-        f"--pipeline-model-parallel-size {s.pipeline}",
-        f"--context-parallel-size {s.context}",
-        f"--micro-batch-size {c.micro_batch}",
-        f"--global-batch-size {c.batch_per_rank * s.data}",
-        f"--seq-length {c.sequence}",
-    ]
+    stated: dict[str, object] = {
+        "tensor-model-parallel-size": s.tensor,
+        "pipeline-model-parallel-size": s.pipeline,
+        "context-parallel-size": s.context,
+        "micro-batch-size": c.micro_batch,
+        "global-batch-size": c.batch_per_rank * s.data,
+        "seq-length": c.sequence,
+    }
     if s.context > 1 and s.context_kind != "ring":
-        parts.append(f"--cp-comm-type {'a2a' if s.context_kind == 'all_to_all' else 'all_gather'}")
+        stated["cp-comm-type"] = "a2a" if s.context_kind == "all_to_all" else "all_gather"
     if s.expert > 1:
-        parts.append(f"--expert-model-parallel-size {s.expert}")
+        stated["expert-model-parallel-size"] = s.expert
     if s.virtual_stages > 1:
         per_stage = c.model.layers // (s.pipeline * s.virtual_stages)
-        parts.append(f"--num-layers-per-virtual-pipeline-stage {per_stage}")
+        stated["num-layers-per-virtual-pipeline-stage"] = per_stage
     if s.sequence_parallel:
-        parts.append("--sequence-parallel")
+        stated["sequence-parallel"] = ""
     if s.zero in (1, 2):
-        parts.append("--use-distributed-optimizer")
+        stated["use-distributed-optimizer"] = ""
     if s.zero == 3:  # what --use-torch-fsdp2 insists on
-        parts.append("--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist")
-        parts += [] if c.model.tied else ["--untie-embeddings-and-output-weights"]
+        stated |= {"use-torch-fsdp2": "", "no-gradient-accumulation-fusion": "", "ckpt-format": "torch_dist"}
+        stated |= {} if c.model.tied else {"untie-embeddings-and-output-weights": ""}
     elif s.overlap_gradients and s.data > 1:
-        parts.append("--overlap-grad-reduce")
+        stated["overlap-grad-reduce"] = ""
     if t.recompute == "full":
-        some = t.recompute_layers
-        how = f"block --recompute-num-layers {some}" if some else "uniform --recompute-num-layers 1"
-        parts.append(f"--recompute-granularity full --recompute-method {how}")
+        stated["recompute-granularity"] = "full"
+        stated["recompute-method"] = "block" if t.recompute_layers else "uniform"
+        stated["recompute-num-layers"] = t.recompute_layers or 1
     elif t.recompute in ("selective", "modules"):
-        parts.append("--recompute-granularity selective")
-        parts += ["--recompute-modules", *t.recompute_modules] if t.recompute_modules else []
-    parts += [f"--{t.precision}"] if t.precision in ("bf16", "fp16") else []
-    parts += ["--bf16 --fp8-format hybrid"] if t.precision == "fp8" else []
-    lacking = ["no ZeRO 2, written with ZeRO 1"] if s.zero == 2 else []
-    lacking += _without_zero_bubble(c)
-    lacking += ["no all-forward-all-backward, written as 1F1B"] if s.schedule == "afab" else []
-    return Flags("Megatron-LM", " ".join(parts), "; ".join(lacking))
+        stated["recompute-granularity"] = "selective"
+        if t.recompute_modules:
+            stated["recompute-modules"] = " ".join(t.recompute_modules)
+    if t.precision in ("bf16", "fp16"):
+        stated[t.precision] = ""
+    if t.precision == "fp8":
+        stated |= {"bf16": "", "fp8-format": "hybrid"}
+    lacks = _lacking(
+        c,
+        ("no ZeRO 2, written with ZeRO 1", s.zero == 2),
+        ("no all-forward-all-backward, written as 1F1B", s.schedule == "afab"),
+    )
+    return Flags("Megatron-LM", _options(stated), lacks)
 
 
 def _nanotron(c: LanguageConfig) -> Flags:
-    """nanotron's YAML, in one line each."""
-    s = c.layout
-    mode = "REDUCE_SCATTER" if s.sequence_parallel else "ALL_REDUCE"
-    lines = [
-        "parallelism:",
-        f"  dp: {s.data}",
-        f"  tp: {s.tensor}",
-        f"  pp: {s.pipeline}",
-        f"  pp_engine: {'afab' if s.schedule == 'afab' else '1f1b'}",
-        f"  tp_mode: {mode}",
-        f"  tp_linear_async_communication: {str(s.sequence_parallel).lower()}",
-        f"  recompute_layer: {str(c.training.recompute == 'full').lower()}",
-        "tokens:",
-        f"  micro_batch_size: {c.micro_batch}",
-        f"  batch_accumulation_per_replica: {s.micro_batches}",
-        f"  sequence_length: {c.sequence}",
-        "optimizer:",
-        f"  zero_stage: {min(s.zero, 1)}",
-    ]
-    lacking = [
-        name
-        for name, on in (
-            ("no ZeRO 2 and 3, written with ZeRO 1", s.zero > 1),
-            ("no interleaved stages", s.virtual_stages > 1),
-            ("no context parallelism", s.context > 1),
-            ("no selective recomputation", c.training.recompute in ("selective", "modules")),
-            ("no recomputation of some layers, written with all", c.training.recompute_layers > 0),
-            ("no expert parallelism", s.expert > 1),
-        )
-        if on
-    ]  # fmt: skip
-    return Flags("nanotron", "\n".join(lines), "; ".join([*lacking, *_without_zero_bubble(c)]))
+    """nanotron's YAML."""
+    s, t = c.layout, c.training
+    text = f"""parallelism:
+  dp: {s.data}
+  tp: {s.tensor}
+  pp: {s.pipeline}
+  pp_engine: {"afab" if s.schedule == "afab" else "1f1b"}
+  tp_mode: {"REDUCE_SCATTER" if s.sequence_parallel else "ALL_REDUCE"}
+  tp_linear_async_communication: {str(s.sequence_parallel).lower()}
+  recompute_layer: {str(t.recompute == "full").lower()}
+tokens:
+  micro_batch_size: {c.micro_batch}
+  batch_accumulation_per_replica: {s.micro_batches}
+  sequence_length: {c.sequence}
+optimizer:
+  zero_stage: {min(s.zero, 1)}"""
+    lacks = _lacking(
+        c,
+        ("no ZeRO 2 and 3, written with ZeRO 1", s.zero > 1),
+        ("no interleaved stages", s.virtual_stages > 1),
+        ("no context parallelism", s.context > 1),
+        ("no selective recomputation", t.recompute in ("selective", "modules")),
+        ("no recomputation of some layers, written with all", t.recompute_layers > 0),
+        ("no expert parallelism", s.expert > 1),
+    )
+    return Flags("nanotron", text, lacks)
 
 
 def _deepspeed(c: LanguageConfig) -> Flags:
     """DeepSpeed's JSON; tensor and pipeline parallelism are the model's own business there."""
-    s = c.layout
-    half = c.training.dtype if c.training.half else ""
-    precision = f', "{half}": {{"enabled": true}}' if half else ""
-    content = (
-        f'{{"train_batch_size": {c.batch_per_rank * s.data}, '
-        f'"train_micro_batch_size_per_gpu": {c.micro_batch}, '
-        f'"gradient_accumulation_steps": {s.micro_batches}, '
-        f'"zero_optimization": {{"stage": {s.zero}, "overlap_comm": {str(s.overlap_gradients).lower()}}}'
-        f"{precision}}}"
-    )
+    s, t = c.layout, c.training
     if s.tensor * s.pipeline > 1:
         return Flags("DeepSpeed", "", "no tensor and pipeline parallelism (use Megatron-DeepSpeed)")
-    lacking = ["expert parallelism is set in the model's code"] if s.expert > 1 else []
-    lacking += ["recomputation is set in the model's code"] if c.training.recompute != "none" else []
-    return Flags("DeepSpeed", content, "; ".join(lacking))
+    stated: dict[str, object] = {
+        "train_batch_size": c.batch_per_rank * s.data,
+        "train_micro_batch_size_per_gpu": c.micro_batch,
+        "gradient_accumulation_steps": s.micro_batches,
+        "zero_optimization": {"stage": s.zero, "overlap_comm": s.overlap_gradients},
+    }
+    if t.half:
+        stated[t.dtype] = {"enabled": True}
+    lacks = _lacking(
+        c,
+        ("expert parallelism is set in the model's code", s.expert > 1),
+        ("recomputation is set in the model's code", t.recompute != "none"),
+        zero_bubble=False,
+    )
+    return Flags("DeepSpeed", json.dumps(stated), lacks)
 
 
 _WAYS = (
