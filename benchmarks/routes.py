@@ -90,7 +90,7 @@ def main() -> None:
             gemm, attention = (p.breakdown_us.get(part, 0.0) / 1e3 for part in ("gemm", "attention"))
             held = p.memory.total_bytes / 1e9 if p.memory else 0.0
             print(
-                f"| {route} | {name} | {p.step_us / 1e3:.1f} ms | {gemm:.1f} ms | {attention:.1f} ms"
+                f"| {route} | {name} | {p.step_time_us / 1e3:.1f} ms | {gemm:.1f} ms | {attention:.1f} ms"
                 f" | {held:.1f} GB |"
             )
 

@@ -70,7 +70,7 @@ def once(model: str, ranks: int) -> dict[str, float | str]:
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return {
         "model": model, "ranks": ranks, "seconds": time.perf_counter() - begin, "peak_gb": peak_gb,
-        "cpu_s": time.process_time(), "step_ms": prediction.step_us / 1e3,
+        "cpu_s": time.process_time(), "step_ms": prediction.step_time_us / 1e3,
     }  # fmt: skip
 
 

@@ -165,7 +165,7 @@ def once(path: str) -> dict[str, float]:
     return {
         "seconds": time.perf_counter() - begin, "read_s": read_s, "cpu_s": time.process_time() - cpu,
         "before_gb": before_gb, "peak_gb": peak_gb(),
-        "step_ms": prediction.step_us / 1e3, "measured_ms": (prediction.measured_us or 0.0) / 1e3,
+        "step_ms": prediction.step_time_us / 1e3, "measured_ms": (prediction.measured_us or 0.0) / 1e3,
     }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 def step_ms(name: str, platform: str) -> float:
-    return predict(ROOT / "examples" / f"{name}.toml", platform).step_us / 1e3
+    return predict(ROOT / "examples" / f"{name}.toml", platform).step_time_us / 1e3
 
 
 @pytest.mark.parametrize(("name", "platform"), list(examples()), ids=[" on ".join(e) for e in examples()])

@@ -101,16 +101,15 @@ def command(context: click.Context, report: Path | None, results: Path) -> None:
 
 
 def _report(page: Path, folder: Path) -> None:
-    from lab.score.scorecard import scorecard
-    from stepsight.report.pieces import package_version
-    from stepsight.validate.scoreboard import load_results
+    from lab.score.scorecard import load_results, scorecard
+    from stepsight import __version__
 
     check_outputs([page])
     found = load_results(folder, list(TOPICS))
     if not found:
         raise InputError(str(folder), "holds no results", "run `python -m lab score all` first")
     notes = page.absolute().parent / page.stem
-    print_written(write_files([(page, scorecard(found, notes=notes, version=package_version()))]))
+    print_written(write_files([(page, scorecard(found, notes=notes, version=__version__))]))
 
 
 def _plain_command(topic: str, module: ModuleType) -> click.Command:

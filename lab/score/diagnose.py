@@ -118,7 +118,7 @@ def _faulty_us(job: _Job, cause: str, severity: float, *more: str) -> float:
     platform = CONDITIONS[cause](job, severity)
     from stepsight.prediction.predict import predict
 
-    return predict(file.load(), platform).step_us
+    return predict(file.load(), platform).step_time_us
 
 
 def faults(count: int = FAULTS, seed: int = 7) -> list[Fault]:

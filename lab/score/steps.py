@@ -40,7 +40,9 @@ class StepRow:
     ) -> StepRow:  # fmt: skip
         """A measured step and its prediction."""
         low_ms, high_ms = found.low_us / 1e3, found.high_us / 1e3
-        return cls(name, measured_ms, found.step_us / 1e3, found.naive_us / 1e3, low_ms, high_ms, others, set)
+        return cls(
+            name, measured_ms, found.step_time_us / 1e3, found.naive_us / 1e3, low_ms, high_ms, others, set
+        )
 
     @property
     def error(self) -> float:

@@ -32,8 +32,8 @@ COMMANDS = {
     "platforms": "List the platforms and GPUs of the catalogue.",
 }
 HOMES = {
-    "capture": "predict", "collective": "kernel", "diagnose": "advise", "recipes": "platforms",
-    "sweep": "tune",
+    "capture": "predict", "collective": "kernel", "advise": "compare", "diagnose": "compare",
+    "recipes": "platforms", "run": "calibrate", "sweep": "tune",
 }  # fmt: skip
 """Commands that share the module of another one."""
 

@@ -29,7 +29,7 @@ def test_a_calibrated_folder_predicts_through_the_ordinary_path(
 ) -> None:
     prediction = predict(parse_workload(dict(document), document["name"]), load_platform(calibrated))
     assert prediction.platform == "synthetic"
-    assert prediction.low_us < prediction.step_us < prediction.high_us
+    assert prediction.low_us < prediction.step_time_us < prediction.high_us
     assert prediction.coverage.without_model == ()
 
 

@@ -72,17 +72,17 @@ def _example(name: str) -> Damage:
 
 def _predicted(path: Path) -> float:
     workload = load_workload(path)
-    return predict(workload, load_platform("8xA100-SXM4-40G")).step_us
+    return predict(workload, load_platform("8xA100-SXM4-40G")).step_time_us
 
 
 def _on_many(path: Path) -> float:
-    return predict(path, "8x8xH100-SXM-80G").step_us
+    return predict(path, "8x8xH100-SXM-80G").step_time_us
 
 
 def _assigned(path: Path) -> float:
     key, _, value = path.read_text().partition("=")
     workload = load_workload(EXAMPLES / "dlrm.toml", [f"{key}={value}"])
-    return predict(workload, load_platform("4xV100-SXM2")).step_us
+    return predict(workload, load_platform("4xV100-SXM2")).step_time_us
 
 
 def _assignments(rng: random.Random) -> bytes:
@@ -121,7 +121,9 @@ speed = 1.0
 
 
 def _on_platform(path: Path) -> float:
-    return predict(load_workload(EXAMPLES / "dlrm.toml", ["parallel.ranks=2"]), load_platform(path)).step_us
+    return predict(
+        load_workload(EXAMPLES / "dlrm.toml", ["parallel.ranks=2"]), load_platform(path)
+    ).step_time_us
 
 
 _FIGURE = re.compile(rb'(?<![\w."])-?\d+\.?\d*(?:[eE][-+]?\d+)?(?![\w"])')
@@ -166,9 +168,9 @@ def _on_calibrated(path: Path) -> float:
         platform = load_platform(folder)
         documents = random_dlrm(2, 3, VALIDATION), random_transformer(2, 3, VALIDATION, "bert")
         answers = [predict(parse_workload(dict(d), d["name"]), platform) for d in documents]
-    assert all(0 < a.low_us <= a.step_us <= a.high_us < math.inf for a in answers), answers
-    assert all(a.step_us < MOST_STEP_US for a in answers), f"a step of {answers[0].step_us:g} µs"
-    return sum(a.step_us for a in answers)
+    assert all(0 < a.low_us <= a.step_time_us <= a.high_us < math.inf for a in answers), answers
+    assert all(a.step_time_us < MOST_STEP_US for a in answers), f"a step of {answers[0].step_time_us:g} µs"
+    return sum(a.step_time_us for a in answers)
 
 
 MOST_STEP_US = 1e9
@@ -177,7 +179,7 @@ MOST_STEP_US = 1e9
 
 def _trace(path: Path) -> float:
     prediction = predict_trace(load_trace(path))
-    return prediction.step_us + (prediction.measured_us or 0.0)
+    return prediction.step_time_us + (prediction.measured_us or 0.0)
 
 
 def _profile() -> dict[str, Any]:
@@ -194,11 +196,11 @@ def _every_basis(path: Path) -> float:
     total = 0.0
     for asked in ({}, {"models_only": True}, {"replay": True}):
         prediction = predict_trace(load_trace(path), **asked)
-        assert 0 <= prediction.gpu_active_us <= 1.0001 * prediction.step_us, (
+        assert 0 <= prediction.gpu_active_us <= 1.0001 * prediction.step_time_us, (
             f"busy {prediction.gpu_active_us}"
         )
-        assert 0 < prediction.low_us <= prediction.step_us <= prediction.high_us < math.inf
-        total += prediction.step_us + (prediction.measured_us or 0.0)
+        assert 0 < prediction.low_us <= prediction.step_time_us <= prediction.high_us < math.inf
+        total += prediction.step_time_us + (prediction.measured_us or 0.0)
     return total
 
 
@@ -237,9 +239,9 @@ def _with_chakra(path: Path) -> float:
     folder = path.parent / "with_chakra"
     folder.mkdir(exist_ok=True)
     (folder / "profile.json").write_text(json.dumps(_profile()))
-    alone = predict_trace(load_trace(folder / "profile.json")).step_us
+    alone = predict_trace(load_trace(folder / "profile.json")).step_time_us
     (folder / "run.0.et").write_bytes(path.read_bytes())
-    assert predict_trace(load_trace(folder)).step_us == alone
+    assert predict_trace(load_trace(folder)).step_time_us == alone
     return alone
 
 
@@ -291,7 +293,7 @@ STEP = json.loads((Path(__file__).parent / "data" / "step.json").read_text())
 
 
 def _on_one_gpu(path: Path) -> float:
-    return predict(path, "1xA100-SXM4-80G").step_us
+    return predict(path, "1xA100-SXM4-80G").step_time_us
 
 
 def _indices(rng: random.Random) -> bytes:

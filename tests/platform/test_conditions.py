@@ -47,9 +47,9 @@ def test_network_factors_grow_with_the_nodes(tmp_path: Path) -> None:
 
 
 def test_every_job_feels_them(tmp_path: Path) -> None:
-    usual = predict(DLRM, platform(tmp_path, "host = 1.0")).step_us
+    usual = predict(DLRM, platform(tmp_path, "host = 1.0")).step_time_us
     for part in ("embedding", "memory_bound", "link"):
-        assert predict(DLRM, platform(tmp_path, f"{part} = 3.0")).step_us > usual
+        assert predict(DLRM, platform(tmp_path, f"{part} = 3.0")).step_time_us > usual
 
 
 @pytest.mark.parametrize("learned", ["network = 2.0", "gemm = 0.0", "gemms = 1.1", "gemm = 'fast'"])

@@ -25,7 +25,7 @@ def test_a_slow_network_slows_the_step_over_nodes(tmp_path: Path) -> None:
     workload = load_workload(EXAMPLES / "llama3_8b_fsdp.toml", ["parallel.data=64"])
     plain = predict(workload, load_platform(written(tmp_path, "")))
     slow = "[site.gbps]\nall_gather = { 2 = 10, 8 = 5 }\nreduce_scatter = { 2 = 10, 8 = 5 }\n"
-    assert predict(workload, load_platform(written(tmp_path, slow))).step_us > 1.5 * plain.step_us
+    assert predict(workload, load_platform(written(tmp_path, slow))).step_time_us > 1.5 * plain.step_time_us
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_changes_come_by_gain_and_each_can_be_simulated() -> None:
     assert first.set_line == "--set training.precision=bf16"
     assert first.alters
     set_to = first.set_line.removeprefix("--set ")
-    assert predict(load_workload(BERT, [set_to]), ON).step_us == pytest.approx(first.step_us, rel=1e-6)
+    assert predict(load_workload(BERT, [set_to]), ON).step_time_us == pytest.approx(first.step_us, rel=1e-6)
 
 
 def test_a_change_that_changes_the_micro_batch_says_so() -> None:
@@ -59,7 +59,7 @@ def test_a_job_that_does_not_fit_gets_what_makes_it_fit() -> None:
 
 def test_a_small_gain_is_within_the_interval() -> None:
     found = advise(BERT, ON)
-    reach = found.prediction.high_us / found.prediction.step_us - 1
+    reach = found.prediction.high_us / found.prediction.step_time_us - 1
     assert all(one.beyond_interval == (one.gain > reach) for one in found.changes)
 
 
@@ -151,7 +151,7 @@ def test_a_job_that_does_not_fit_is_tried_with_modules_run_again() -> None:
 
 
 def test_a_shipped_step_goes_on_the_gpus_that_there_are() -> None:
-    assert advise("resnet50", "1xA100-SXM4-80G").prediction.step_us > 0
+    assert advise("resnet50", "1xA100-SXM4-80G").prediction.step_time_us > 0
 
 
 def test_experts_are_tried_over_the_gpus_of_a_node() -> None:

@@ -22,11 +22,11 @@ def dlrm():
 
 
 def test_the_parts_add_up_to_the_step(dlrm):
-    assert sum(dlrm.breakdown_us.values()) == pytest.approx(dlrm.step_us, rel=0.02)
+    assert sum(dlrm.breakdown_us.values()) == pytest.approx(dlrm.step_time_us, rel=0.02)
 
 
 def test_the_interval_holds_the_number(dlrm):
-    assert dlrm.low_us < dlrm.step_us < dlrm.high_us
+    assert dlrm.low_us < dlrm.step_time_us < dlrm.high_us
 
 
 def test_every_rank_is_reported(dlrm):
@@ -40,8 +40,8 @@ def test_coverage_accounts_for_all_device_time(dlrm):
 
 
 def test_a_free_part_never_makes_the_step_longer(dlrm):
-    for sensitivity in dlrm.sensitivities:
-        assert sensitivity.if_free_us <= dlrm.step_us * (1 + 1e-9)
+    for sensitivity in dlrm.sensitivity:
+        assert sensitivity.if_free_us <= dlrm.step_time_us * (1 + 1e-9)
 
 
 def test_the_mean_of_several_captured_steps_is_one_step_in_every_figure():
@@ -51,9 +51,9 @@ def test_the_mean_of_several_captured_steps_is_one_step_in_every_figure():
         predict_captured(CapturedStep("train.py", "", job, steps=n), load_platform("1xH100-SXM"))
         for job, n in ((once, 1), (twice, 2))
     )
-    assert mean.step_us == pytest.approx(one.step_us, rel=0.02)
-    for single, of_mean in zip(one.sensitivities, mean.sensitivities, strict=True):
-        assert of_mean.if_free_us <= mean.step_us * (1 + 1e-9)
+    assert mean.step_time_us == pytest.approx(one.step_time_us, rel=0.02)
+    for single, of_mean in zip(one.sensitivity, mean.sensitivity, strict=True):
+        assert of_mean.if_free_us <= mean.step_time_us * (1 + 1e-9)
         assert of_mean.if_free_us == pytest.approx(single.if_free_us, rel=0.05, abs=5)
 
 
@@ -61,7 +61,7 @@ def test_a_faster_host_is_never_slower():
     workload = load_workload(EXAMPLES / "dlrm.toml")
     usual = predict(workload, load_platform("4xV100-SXM2"))
     fast = predict(workload, load_platform("4xV100-SXM2", ["host.speed=4"]))
-    assert fast.step_us < usual.step_us
+    assert fast.step_time_us < usual.step_time_us
     assert compare(usual, fast).speedup > 1
 
 
@@ -85,11 +85,11 @@ def test_compute_under_communication_slows_where_the_platform_says_so():
     apart = ["contention.compute_under_comm=1.0", "contention.comm_under_compute=1.0"]
     alone = predict_job(job, load_platform("4xV100-SXM2", apart))
     shared = predict_job(job, load_platform("4xV100-SXM2", ["contention.compute_under_comm=1.5"]))
-    assert alone.step_us < shared.step_us < alone.step_us * 1.5
+    assert alone.step_time_us < shared.step_time_us < alone.step_time_us * 1.5
 
 
 def test_an_op_nobody_knows_is_counted_never_zero():
     job = Job.replicated(RankProgram((Op("my::op", (Kernel.of("no_such_family"),)),)), 1)
     prediction = predict_job(job, load_platform("1xV100-SXM2"))
-    assert prediction.step_us > 0
+    assert prediction.step_time_us > 0
     assert prediction.coverage.without_model[0].op == "my::op"

@@ -50,7 +50,7 @@ def test_what_is_no_figure_is_refused(text: str) -> None:
 
 
 def test_a_step_as_predicted_has_no_fault() -> None:
-    expected = predict(DLRM, ON).step_us
+    expected = predict(DLRM, ON).step_time_us
     found = diagnose(DLRM, ON, f"{1.02 * expected / 1e3}ms")
     assert found.verdict == USUAL
     assert 0.4 < found.percentile < 0.65
@@ -62,7 +62,7 @@ def test_a_faster_step_asks_for_another_description() -> None:
 
 def test_a_slow_host_is_suspected_first_in_a_host_bound_job() -> None:
     slow = replace(load_platform(ON), learned=Learned(host=3.0))
-    measured = predict(DLRM, slow).step_us
+    measured = predict(DLRM, slow).step_time_us
     found = diagnose(DLRM, ON, f"{measured / 1e3}ms")
     assert found.verdict == SLOW
     assert "slower host" in [s.name for s in found.suspects[:2]]
@@ -76,10 +76,10 @@ def test_a_measured_wait_for_data_is_the_suspect() -> None:
 
 def test_another_measurement_tells_suspects_apart() -> None:
     slow = replace(load_platform(ON), learned=Learned(host=3.0))
-    alone = predict(DLRM, slow).step_us
+    alone = predict(DLRM, slow).step_time_us
     from stepsight import load_workload
 
-    twice = predict(load_workload(DLRM, ["batch=16384"]), slow).step_us
+    twice = predict(load_workload(DLRM, ["batch=16384"]), slow).step_time_us
     found = diagnose(DLRM, ON, f"{alone}us", also=[(["batch=16384"], f"{twice}us")])
     assert found.suspects[0].name == "slower host"
 

@@ -24,7 +24,7 @@ def test_no_board_draws_more_than_its_limit_or_less_than_idle() -> None:
 
 def test_a_lower_limit_takes_longer_and_less_energy() -> None:
     usual, low = (predict(MODEL, p) for p in ("8xH100-SXM", "8xH100-PCIE"))
-    assert low.step_us > usual.step_us
+    assert low.step_time_us > usual.step_time_us
     assert usual.energy is not None and low.energy is not None and low.energy.clock < usual.energy.clock
 
 

@@ -66,7 +66,7 @@ def test_an_attention_kernel_of_another_gpu_is_refused(attention: str, gpu: str,
 
 @pytest.mark.parametrize(("attention", "gpu"), [("flash3", "H100"), ("cudnn", "B200"), ("cudnn", "A100")])
 def test_an_attention_kernel_of_this_gpu_is_not(attention: str, gpu: str) -> None:
-    assert predict(job(attention=attention), f"8x{gpu}").step_us > 0
+    assert predict(job(attention=attention), f"8x{gpu}").step_time_us > 0
 
 
 def test_a_search_skips_what_does_not_run_with_the_reason() -> None:
@@ -80,8 +80,8 @@ def test_a_clearly_faster_attention_kernel_is_named_with_its_gain() -> None:
         return [note for note in found.notes if "training.attention=" in note]
 
     (hint,) = hints("B200", "flash2")
-    slow = predict(job(attention="flash2") | {"sequence": 8192}, "8xB200").step_us
-    fast = predict(job(attention="cudnn") | {"sequence": 8192}, "8xB200").step_us
+    slow = predict(job(attention="flash2") | {"sequence": 8192}, "8xB200").step_time_us
+    fast = predict(job(attention="cudnn") | {"sequence": 8192}, "8xB200").step_time_us
     most = float(hint.rsplit("up to ", 1)[1].split(" %")[0])
     gain = 100 * (1 - fast / slow)  # a faster kernel draws more power, so that others lose clock
     assert 0.4 * most < gain < most + 1

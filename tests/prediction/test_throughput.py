@@ -160,7 +160,7 @@ def test_fp8_mfu_is_also_given_against_the_bf16_peak() -> None:
 def test_image_models_count_images() -> None:
     found = stepsight.predict("vit-l", "8xH100-SXM", set={"mbs": 64})
     assert found.throughput.tokens_per_s is None
-    assert found.throughput.samples_per_s == pytest.approx(512 / (found.step_us / 1e6))
+    assert found.throughput.samples_per_s == pytest.approx(512 / (found.step_time_us / 1e6))
     assert "512 (64 per rank" in assumed(found)
 
 

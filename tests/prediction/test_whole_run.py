@@ -17,7 +17,7 @@ def test_tokens_make_steps_and_days() -> None:
     found = whole_run(STEP, RunPlan(tokens=1e9, price_per_gpu_hour=2.0))
     assert STEP.setup is not None and STEP.setup.tokens is not None
     assert found.steps == math.ceil(1e9 / STEP.setup.tokens)
-    assert found.seconds.value == pytest.approx(found.steps * STEP.step_us / 1e6)
+    assert found.seconds.value == pytest.approx(found.steps * STEP.step_time_us / 1e6)
     assert found.cost is not None
     assert found.cost.value == pytest.approx(2.0 * found.gpu_hours.value)
     assert found.days.low < found.days.value < found.days.high
@@ -42,7 +42,7 @@ def test_the_last_step_may_train_less(plan: RunPlan, steps: int) -> None:
 def test_a_run_shorter_than_the_interval_is_one_stretch() -> None:
     """Worked by hand: M e^(R/M) (e^((T+d)/M) - 1) for one stretch of T with a checkpoint of d at its end."""
     found = whole_run(STEP, RunPlan(steps=100, mtbf_hours=1000.0, checkpoint_seconds=60.0))
-    training_s = 100 * STEP.step_us / 1e6
+    training_s = 100 * STEP.step_time_us / 1e6
     mtbf_s = 3.6e6
     by_hand = mtbf_s * math.exp(300 / mtbf_s) * math.expm1((training_s + 60) / mtbf_s)
     assert found.checkpoint_every_s == pytest.approx(training_s)

@@ -47,7 +47,7 @@ def read(prediction: Prediction) -> str:
 
 def test_it_says_how_long_why_and_on_what_it_rests(dlrm: Prediction) -> None:
     words = read(dlrm)
-    assert f"{time(dlrm.step_us).split()[0]} {time(dlrm.step_us).split()[1]} per step" in words
+    assert f"{time(dlrm.step_time_us).split()[0]} {time(dlrm.step_time_us).split()[1]} per step" in words
     assert f"90 % interval {time(dlrm.low_us)} to {time(dlrm.high_us)}" in words
     assert "If host work took no time, the step would take" in words
     for title in ("Where the step goes", "Ranks", "Timeline", "Memory", "How far to trust it"):
@@ -61,7 +61,7 @@ def test_every_category_has_its_time(dlrm: Prediction) -> None:
 
 
 def test_a_measurement_stands_beside_the_prediction(dlrm: Prediction) -> None:
-    measured = dataclasses.replace(dlrm, measured_us=dlrm.step_us / 1.25)
+    measured = dataclasses.replace(dlrm, measured_us=dlrm.step_time_us / 1.25)
     assert f"measured {time(measured.measured_us or 0)} (prediction +25.0 %)" in read(measured)
 
 
@@ -84,9 +84,8 @@ def test_ranks_that_differ_have_a_row_each(waiting: Prediction) -> None:
     assert "waiting for other ranks" in words
 
 
-def test_many_different_ranks_are_a_strip_and_the_few_that_stand_out() -> None:
+def test_of_many_different_ranks_the_few_that_stand_out_are_shown() -> None:
     whole = page(uneven([1024 + 8 * n for n in range(64)]))
-    assert whole.count("<path class=") == 4
     assert "busiest, rank" in whole
     assert "median, rank" in whole
     assert "not drawn; shown are" in whole

@@ -55,7 +55,7 @@ def shown(browser: Any, tmp_path: Path) -> Any:
 def test_the_number_is_what_one_sees_first(dlrm: Prediction, shown: Any) -> None:
     number = shown(dlrm).find_element("class name", "number")
     assert number.is_displayed()
-    assert number.text.startswith(time(dlrm.step_us).split()[0])
+    assert number.text.startswith(time(dlrm.step_time_us).split()[0])
     assert number.location["y"] < 300
 
 

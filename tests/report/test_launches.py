@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepsight.prediction.answer import Prediction
 from stepsight.program.job import Collective, Kernel
-from stepsight.report.perfetto import launches, name_of
+from stepsight.report.perfetto import launches
 
 
 def test_every_launch_has_its_operator_and_lies_within_it(dlrm: Prediction) -> None:
@@ -22,6 +22,6 @@ def test_no_kernel_starts_before_it_is_launched(waiting: Prediction) -> None:
 
 
 def test_a_launch_without_a_name_goes_by_its_kind() -> None:
-    assert name_of(Kernel("gemm")) == "gemm"
-    assert name_of(Kernel("gemm", operator="linear")) == "linear"
-    assert name_of(Collective("all_reduce", 8.0)) == "all_reduce"
+    assert Kernel("gemm").label == "gemm"
+    assert Kernel("gemm", operator="linear").label == "linear"
+    assert Collective("all_reduce", 8.0).label == "all_reduce"

@@ -6,14 +6,14 @@ import io
 
 from rich.console import Console
 
-from stepsight.report.listing import Bar, Listing, Named, Report
-from stepsight.report.pieces import Fragment
+from stepsight.prediction.display import Look
+from stepsight.report.pieces import Bar, Fragment, Listing, Report
 
 from .test_pages import words
 
 HALVES = Bar((Fragment("compute", 1.0, "1 s", "gemm"), Fragment("idle", 1.0, "1 s", "idle")), 4.0, width=8)
 LISTED = Listing(
-    "ranks", ("rank", "step", "parts"), [("0", "2.0 s", HALVES), (Named("1 <b>", "gemm"), "3.0 s", HALVES)],
+    "ranks", ("rank", "step", "parts"), [("0", "2.0 s", HALVES), (Look("1 <b>", "gemm"), "3.0 s", HALVES)],
     ("parts",), "How to read it.", ["… 3 more"],
 )  # fmt: skip
 REPORT = Report("8 runs", ["They agree."], [LISTED, Listing("empty", ("a",), [])])

@@ -6,8 +6,9 @@ import click
 
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.compare import compare
-from stepsight.report.charts import Axis, Fall, Line, Point, lines, points, waterfall
+from stepsight.report.charts import Axis, Line, Point, lines, points, waterfall
 from stepsight.report.comparison import comparison_page
+from stepsight.report.pieces import Fragment
 from stepsight.report.prediction import page
 from stepsight.terminal import COMMAND_LINE
 
@@ -53,6 +54,6 @@ def test_charts_are_drawn_for_any_numbers() -> None:
 
 
 def test_a_waterfall_goes_from_one_total_to_the_other() -> None:
-    falls = [Fall("GEMM", -3.0, "−3", "gemm"), Fall("idle", 1.0, "+1", "idle")]
-    shown = words(str(waterfall(("A", 10.0, "10"), falls, ("B", 8.0, "8"))))
+    falls = [Fragment("GEMM", -3.0, "−3", "gemm"), Fragment("idle", 1.0, "+1", "idle")]
+    shown = words(str(waterfall(Fragment("A", 10.0, "10", ""), falls, Fragment("B", 8.0, "8", ""))))
     assert shown.endswith("A 10 GEMM −3 idle +1 B 8")

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 from click.testing import CliRunner
 
-from stepsight.commands.run import command
+from stepsight.commands.calibrate import run as command
 from stepsight.errors import InputError, StepsightError
 from stepsight.run.measure import Measurement, measure_all
 from stepsight.run.ranks import Ranks

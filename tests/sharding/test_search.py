@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lab.score.sharding.tasks import population
 from stepsight.sharding.rules import Rules
-from stepsight.sharding.search import CLOSE_ENOUGH, search
+from stepsight.sharding.search import C, search
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import COLUMN_WISE, KINDS, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
@@ -91,7 +91,7 @@ def test_more_kinds_are_never_worse_than_fewer(on_paper, seed, ranks, count, tig
         if fewer < more and found[fewer].fits:
             assert found[more].fits
             # A search ends early this close to the bound.
-            assert found[more].step_us <= found[fewer].step_us * (1 + CLOSE_ENOUGH)
+            assert found[more].step_us <= found[fewer].step_us * (1 + C.CLOSE_ENOUGH)
 
 
 def test_more_ranks_than_tables_splits_columns(on_paper):

@@ -80,7 +80,7 @@ def test_the_plan_of_tables_from_a_file_is_predicted_with_that_file(workload, tm
     found = json.loads(run(workload, "--platform", "4xV100-SXM2", *on, "--out", str(plan)).stdout)
     placed = predict(load_workload(workload, [f"parallel.sharding.file={plan}"], tables=tables),
                      load_platform("4xV100-SXM2"))  # fmt: skip
-    assert placed.step_us == pytest.approx(found["step_time_us"], abs=0.01)
+    assert placed.step_time_us == pytest.approx(found["step_time_us"], abs=0.01)
 
 
 def test_a_stack_places_tables_of_a_file_as_it_places_its_own(tmp_path):

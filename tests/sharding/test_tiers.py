@@ -79,7 +79,7 @@ def test_a_search_with_host_memory_places_what_one_without_it_refuses():
         for t in large
     )
     again = DlrmWorkload(replace(workload.config, tables=tables)).with_plan(choice.winner.plan)
-    assert choice.winner.step_us == pytest.approx(predict(again, platform).step_us, rel=0.02)
+    assert choice.winner.step_us == pytest.approx(predict(again, platform).step_time_us, rel=0.02)
     for figures in choice.figures.tables:
         assert figures.unique_rows <= figures.lookups
         assert 0 <= figures.hit_rate <= 1

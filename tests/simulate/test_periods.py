@@ -43,7 +43,7 @@ def test_the_step_is_that_of_the_whole_walk(shape):
     short = predict(described, platform)
     assert not short.timeline.priced.job.whole
     assert any("leaves out" in note for note in short.notes)
-    assert short.step_us == pytest.approx(whole.step_us, rel=1e-9)
+    assert short.step_time_us == pytest.approx(whole.step_time_us, rel=1e-9)
     assert short.naive_us == pytest.approx(whole.naive_us, rel=1e-9)
     assert short.breakdown_us == pytest.approx(dict(whole.breakdown_us), rel=1e-4, abs=20.0)
     assert short.coverage.share_by_source == pytest.approx(dict(whole.coverage.share_by_source))

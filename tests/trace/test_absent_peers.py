@@ -126,7 +126,7 @@ def test_links_of_the_machine_tell_a_wait_of_every_step():
 
 def test_the_predicted_step_holds_the_wait_and_the_explanation_names_it():
     waiting, in_time = (predict_trace(made_run(alone(waits_us=(us,) * 3))) for us in (5000.0, 0.0))
-    assert waiting.step_us - in_time.step_us == pytest.approx(5000.0, rel=0.05)
+    assert waiting.step_time_us - in_time.step_time_us == pytest.approx(5000.0, rel=0.05)
 
 
 def test_the_predicted_steps_own_times_are_not_looked_at():
@@ -137,7 +137,7 @@ def test_the_predicted_steps_own_times_are_not_looked_at():
 def test_replayed_collectives_hold_their_waiting_already():
     run = made_run(alone(waits_us=(500.0,) * 3))
     replayed = predict_trace(run, replay=True)
-    assert replayed.step_us == pytest.approx(replayed.measured_us, rel=0.02)
+    assert replayed.step_time_us == pytest.approx(replayed.measured_us, rel=0.02)
 
 
 def test_with_every_rank_recorded_nobody_is_late():

@@ -39,13 +39,13 @@ def test_impossible_numbers_of_multiprocessors_are_not_used(tmp_path, sms):
     usual = predicted(
         tmp_path, profile(deviceProperties=[{**properties[0], "numSms": 108}]), models_only=True
     )
-    assert answer.step_us == pytest.approx(usual.step_us, rel=0.01)
+    assert answer.step_time_us == pytest.approx(usual.step_time_us, rel=0.01)
 
 
 @pytest.mark.parametrize("major", [{}, [], "8", None])
 def test_a_compute_capability_that_is_no_number_is_not_read(tmp_path, major):
     properties = [{"id": 0, "name": "NVIDIA Unheard-of", "numSms": 108, "computeMajor": major}]
-    assert predicted(tmp_path, profile(deviceProperties=properties)).step_us > 0
+    assert predicted(tmp_path, profile(deviceProperties=properties)).step_time_us > 0
 
 
 def test_negative_durations_are_left_out_with_a_note(tmp_path):
@@ -53,7 +53,7 @@ def test_negative_durations_are_left_out_with_a_note(tmp_path):
     for event in events_of(document, "cpu_op"):
         event["dur"] = -600
     answer = predicted(tmp_path, document)
-    assert answer.step_us == pytest.approx(600, rel=0.01)
+    assert answer.step_time_us == pytest.approx(600, rel=0.01)
     assert any("left out 9 events with impossible times" in note for note in answer.notes)
 
 
@@ -69,7 +69,7 @@ def test_events_that_are_listed_twice_count_once(tmp_path):
     once, document = predicted(tmp_path, profile()), profile()
     document["traceEvents"] *= 2
     twice = predicted(tmp_path, document)
-    assert (twice.step_us, twice.measured_us) == (once.step_us, once.measured_us)
+    assert (twice.step_time_us, twice.measured_us) == (once.step_time_us, once.measured_us)
     assert any("listed twice" in note for note in twice.notes)
 
 
@@ -85,7 +85,7 @@ def test_launches_of_any_name_launch_their_kernels(tmp_path):
     document = profile()
     for event in events_of(document, "cuda_runtime"):
         event["name"] = "myLaunch"
-    assert predicted(tmp_path, document).step_us == pytest.approx(600, rel=0.01)
+    assert predicted(tmp_path, document).step_time_us == pytest.approx(600, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -162,12 +162,12 @@ def test_damaged_nodes_of_an_execution_trace_cost_their_sizes_alone(tmp_path, ch
     listed = nodes()
     listed[0] = {**listed[0], **change}
     answer = with_execution_trace(tmp_path, listed)
-    assert answer.step_us == pytest.approx(600, rel=0.3)
+    assert answer.step_time_us == pytest.approx(600, rel=0.3)
 
 
 def test_nodes_that_are_listed_twice_count_once(tmp_path):
     once, twice = (with_execution_trace(tmp_path, nodes() * n) for n in (1, 2))
-    assert twice.step_us == once.step_us
+    assert twice.step_time_us == once.step_time_us
 
 
 def test_an_execution_trace_of_another_process_is_not_used(tmp_path):
@@ -180,7 +180,7 @@ def test_odd_nodes_are_left_out_and_what_is_left_serves(tmp_path):
 
 def test_very_many_operators_of_one_name_are_aligned_in_bounded_time(tmp_path):
     repeated = [{**node, "rf_id": -1, "name": "aten::relu", "id": i} for i, node in enumerate(nodes() * 3000)]
-    assert with_execution_trace(tmp_path, repeated).step_us > 0
+    assert with_execution_trace(tmp_path, repeated).step_time_us > 0
 
 
 def test_a_chakra_file_is_named_and_changes_nothing(tmp_path):
@@ -188,7 +188,7 @@ def test_a_chakra_file_is_named_and_changes_nothing(tmp_path):
     alone = predict_trace(tmp_path)
     (tmp_path / "run.0.et").write_bytes(b"\x00" * 5000)
     both = predict_trace(tmp_path)
-    assert both.step_us == alone.step_us
+    assert both.step_time_us == alone.step_time_us
     assert any("Chakra" in note for note in both.notes)
 
 

@@ -23,8 +23,8 @@ def _rank(rank: int, world: int, calls) -> Made:
 def test_collectives_that_do_not_match_keep_their_own_times():
     first = [(TP, "ncclKernel_AllReduce_RING_LL", 300, 500), (TP, "ncclKernel_AllGather_RING_LL", 600, 800)]
     run = made_run(_rank(0, 2, first), _rank(1, 2, first[:1]))
-    assert predict_trace(run, replay=True).step_us > 0
-    assert predict_trace(run, models_only=True).step_us > 0
+    assert predict_trace(run, replay=True).step_time_us > 0
+    assert predict_trace(run, models_only=True).step_time_us > 0
 
 
 def _named(rank: int, start: float, members: list[int]) -> Made:

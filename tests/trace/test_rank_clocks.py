@@ -35,7 +35,7 @@ def test_a_clock_that_runs_ahead_is_told_by_the_ends_of_collectives():
 def test_a_step_takes_as_long_whatever_the_clocks_show():
     even, apart = (made_run(_rank(0), _rank(1, ahead_us=us, comes_us=200.0)) for us in (0.0, 90_000.0))
     assert measured_step_us(apart) == pytest.approx(measured_step_us(even))
-    answers = [predict_trace(run, replay=True).step_us for run in (even, apart)]
+    answers = [predict_trace(run, replay=True).step_time_us for run in (even, apart)]
     assert answers[0] == pytest.approx(answers[1], rel=1e-6)
 
 

@@ -61,7 +61,7 @@ def test_predict_and_tune_state_the_same(document: Mapping[str, Any], settings: 
     row = evaluate(document, Trial(settings, PLATFORM), "t")
     assert row.priced, row.reason
     assert (row.step_time_us, row.low_us, row.high_us) == pytest.approx(
-        (found.step_us, found.low_us, found.high_us)
+        (found.step_time_us, found.low_us, found.high_us)
     )
     rates, memory = found.throughput, found.memory
     assert row.mfu == pytest.approx(rates.mfu)
@@ -158,6 +158,8 @@ def test_the_printed_line_predicts_what_the_search_ranks_by() -> None:
     for row in found.top:
         words = shlex.split(found.predict_line(row))
         sets = [word for flag, word in pairwise(words) if flag == "--set"]
-        assert predict(load_workload(words[2], sets), words[4]).step_us == pytest.approx(row.step_time_us)
+        assert predict(load_workload(words[2], sets), words[4]).step_time_us == pytest.approx(
+            row.step_time_us
+        )
     steps = [row.step_time_us for row in found.top]
     assert steps == sorted(steps)

@@ -61,9 +61,11 @@ LAYOUTS = [
     {"parallel.data": 8, "training.recompute": '["mlp_act","layernorm"]'},
 ]  # fmt: skip
 
+HERE = load_platform("8xH100-SXM")
+
 
 def written(settings):
-    return {one.framework: one for one in flags(MODEL, Row(settings, "8xH100-SXM"))}
+    return {one.framework: one for one in flags(MODEL, Row(settings, "8xH100-SXM"), HERE)}
 
 
 def _held_gb(settings, framework):
@@ -115,7 +117,7 @@ def test_what_a_framework_cannot_do_is_said():
 
 def test_deepspeed_is_told_the_best_that_it_can_run():
     first, whole = (Row(LAYOUTS[i], "8xH100-SXM") for i in (1, 0))
-    found = {one.framework: one for one in flags(MODEL, first, "t", [first, whole])}["DeepSpeed"]
+    found = {one.framework: one for one in flags(MODEL, first, HERE, "t", [first, whole])}["DeepSpeed"]
     assert json.loads(found.text)["gradient_accumulation_steps"] == 1 and not found.lacks
     assert "it cannot run the first: no tensor and pipeline" in found.note and "dp 8" in found.note
 
@@ -134,17 +136,17 @@ def test_flags_of_what_would_not_fit_are_not_written():
     assert _held_gb({"parallel.data": 8, "parallel.zero": 1}, "nanotron") > room
     first = Row({"parallel.data": 8, "parallel.zero": 3}, "8xH100-SXM", usable_gb=room)
     split = Row(small, "8xH100-SXM", usable_gb=room)
-    found = {one.framework: one for one in flags(MODEL, first, "t", [first, split])}["nanotron"]
+    found = {one.framework: one for one in flags(MODEL, first, HERE, "t", [first, split])}["nanotron"]
     assert found.text == written(small)["nanotron"].text and not found.lacks
     assert "would need" in found.note and "the best that it can run: dp 2, tp 4" in found.note
-    alone = {one.framework: one for one in flags(MODEL, first, "t", [first])}["nanotron"]
+    alone = {one.framework: one for one in flags(MODEL, first, HERE, "t", [first])}["nanotron"]
     assert alone.text == "" and alone.note.startswith("would not fit")
 
 
 def test_zero_2_that_megatron_writes_as_1_is_left_out_where_that_does_not_fit():
     row = Row({"parallel.data": 8, "parallel.zero": 2}, "8xH100-SXM")
     room = _held_gb({"parallel.data": 8, "parallel.zero": 1}, "megatron") - 0.1
-    found = {one.framework: one for one in flags(MODEL, replace(row, usable_gb=room))}
+    found = {one.framework: one for one in flags(MODEL, replace(row, usable_gb=room), HERE)}
     assert found["Megatron-LM"].text == "" and "would not fit" in found["Megatron-LM"].note
 
 
@@ -160,7 +162,7 @@ def test_modules_to_recompute_are_named():
 def test_flags_have_the_micro_batch_that_the_platform_decides():
     """The row fits with the largest micro-batch that does; so do the flags."""
     answer = tune("llama3-8b", "8xH100-SXM", global_batch=64, over=["tp=1"])
-    found = flags(answer.document, answer.best, "t", answer.rows, load_platform("8xH100-SXM"))
+    found = flags(answer.document, answer.best, HERE, "t", answer.rows)
     own = next(one for one in found if one.framework == "torchtitan")
     workload = parse_workload(with_settings(answer.document, answer.best.settings, "t"), "t")
     micro = workload.on(load_platform("8xH100-SXM").spec.gpu).config.micro_batch
@@ -173,11 +175,11 @@ def test_frameworks_that_were_compared_have_their_own_best():
             step_time_us=us, framework=name)
         for us, zero, name in ((1e6, 3, "megatron"), (2e6, 2, "torchtitan"), (3e6, 3, "torchtitan"))
     ]  # fmt: skip
-    found = {one.framework: one for one in flags(MODEL, rows[0], "t", rows)}
+    found = {one.framework: one for one in flags(MODEL, rows[0], HERE, "t", rows)}
     assert found["torchtitan"].note == "its best, 2,000 ms: dp 8, zero 2, framework torchtitan"
     assert "--use-torch-fsdp2" in found["Megatron-LM"].text
-    assert not {one.framework: one for one in flags(MODEL, rows[0], "t", rows[:1])}["torchtitan"].note
+    assert not {one.framework: one for one in flags(MODEL, rows[0], HERE, "t", rows[:1])}["torchtitan"].note
 
 
 def test_a_dlrm_has_no_such_flags():
-    assert flags(DLRM, Row({}, "4xV100-SXM2")) == []
+    assert flags(DLRM, Row({}, "4xV100-SXM2"), HERE) == []

@@ -61,7 +61,7 @@ def test_plans_are_priced_with_weights_and_tails(table):
     workload = dlrm(**table)
     pricer = PlanPricer(workload, platform)
     assert pricer.step_us([workload.plan])[0, 0] == pytest.approx(
-        predict(workload, platform).step_us, rel=1e-3
+        predict(workload, platform).step_time_us, rel=1e-3
     )
 
 

@@ -219,7 +219,7 @@ def test_a_dim_that_fbgemm_cannot_take_is_refused_where_it_looks_up(dim):
 def test_lookups_that_are_not_fused_take_the_host_longer():
     platform = load_platform("2xA100-SXM4-40G")
     fused, separate = (
-        predict(small(parallel__fused_lookup=fused), platform).step_us for fused in (True, False)
+        predict(small(parallel__fused_lookup=fused), platform).step_time_us for fused in (True, False)
     )
     assert separate > fused + 4 * 10  # four tables on each rank
 

@@ -28,7 +28,7 @@ def test_a_graph_keeps_the_kernels_and_frees_the_host():
         for p in (eager, graphed)
     ]
     assert launched[0] == launched[1]
-    assert graphed.step_us < 0.6 * eager.step_us  # a step of small kernels is bound by its host
+    assert graphed.step_time_us < 0.6 * eager.step_time_us  # a step of small kernels is bound by its host
     names = [op.name for op in graphed.timeline.priced.job.programs[0].ops]
     assert names.count(GRAPH_LAUNCH) == 1
 
@@ -37,7 +37,7 @@ def test_a_step_bound_by_its_gpu_gains_nothing():
     sizes = ("batch=65536", "dense.top=[4096,4096,1]")
     eager, graphed = (
         predict(load_workload("examples/dlrm.toml", (*sizes, f"training.cuda_graph={on}")),
-                load_platform("4xV100-SXM2-16G")).step_us
+                load_platform("4xV100-SXM2-16G")).step_time_us
         for on in ("false", "true")
     )  # fmt: skip
     assert graphed <= eager * (1 + 1e-9)
@@ -52,7 +52,7 @@ def test_transformers_capture_too():
     )
     assert isinstance(graphed, LanguageWorkload)
     platform = load_platform("1xH100-SXM")
-    assert predict(graphed, platform).step_us < predict(eager, platform).step_us
+    assert predict(graphed, platform).step_time_us < predict(eager, platform).step_time_us
 
 
 def test_what_makes_the_host_wait_cannot_be_captured():
@@ -81,7 +81,7 @@ def language(graph: bool, **more: object) -> dict[str, object]:
 def test_language_models_capture_each_pass():
     """A small model is bound by its host; captured, it is bound by its kernels."""
     eager, graphed = (
-        predict(parse_workload(language(on), "x"), load_platform("2xH100-SXM")).step_us
+        predict(parse_workload(language(on), "x"), load_platform("2xH100-SXM")).step_time_us
         for on in (False, True)
     )
     assert graphed < 0.9 * eager

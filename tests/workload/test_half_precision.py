@@ -25,7 +25,7 @@ def test_half_precision_throughout_is_never_slower_than_autocast(family: str) ->
             "layers=2",
             "parallel.data=8",
         ]
-        return predict(load_workload(EXAMPLES / f"{family}.toml", changes), platform).step_us
+        return predict(load_workload(EXAMPLES / f"{family}.toml", changes), platform).step_time_us
 
     assert step_us("true") <= step_us("false")
 

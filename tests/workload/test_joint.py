@@ -51,7 +51,7 @@ def test_half_precision_halves_what_is_exchanged():
 def test_a_graph_helps_where_the_host_is_slow():
     slow = load_platform("8xA100-SXM4-40G", ["host.speed=0.2"])
     times = [
-        predict(load_workload(LARGE, (f"training.cuda_graph={on}",)), slow).step_us
+        predict(load_workload(LARGE, (f"training.cuda_graph={on}",)), slow).step_time_us
         for on in ("true", "false")
     ]
     assert times[0] < times[1]
@@ -76,7 +76,7 @@ def test_a_gradient_scaler_exposes_the_loader():
     def slower(precision: str) -> float:
         job = load_workload(LARGE, (f"training.precision={precision}",))
         slow, fast = (load_platform("8xA100-SXM4-80G", [f"host.speed={s}"]) for s in (0.5, 1.0))
-        return predict(job, slow).step_us - predict(job, fast).step_us
+        return predict(job, slow).step_time_us - predict(job, fast).step_time_us
 
     assert slower("fp16") > 2 * slower("tf32")
 

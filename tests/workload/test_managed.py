@@ -29,7 +29,7 @@ def workload(**table: object):
 
 
 def step_us(**table: object) -> float:
-    return predict(workload(**table), load_platform(PLATFORM)).step_us
+    return predict(workload(**table), load_platform(PLATFORM)).step_time_us
 
 
 def test_rows_across_the_bus_cost_more_and_a_cache_helps():
@@ -70,7 +70,7 @@ def test_plans_of_tables_in_host_memory_are_priced_with_the_bus():
     found, platform = workload(placement="uvm"), load_platform(PLATFORM)
     choice = choose(found, platform, plans=50)
     assert choice.winner.step_us == pytest.approx(
-        predict(found.with_plan(choice.winner.plan), platform).step_us, rel=1e-3
+        predict(found.with_plan(choice.winner.plan), platform).step_time_us, rel=1e-3
     )
 
 
@@ -113,4 +113,4 @@ def test_nothing_crosses_the_bus_faster_than_the_bus():
     found, platform = workload(placement="uvm"), load_platform(PLATFORM)
     unique = IndexDistribution.uniform().stats(2_000_000, 4096 * 20).unique_rows
     least_us = 2 * unique * 64 * 4 / (platform.spec.gpu.pcie_gbps * 1e3)
-    assert predict(found, platform).step_us > least_us
+    assert predict(found, platform).step_time_us > least_us

@@ -44,7 +44,7 @@ def test_the_host_waits_for_sizes_and_index_copies():
 def test_a_small_step_is_bound_by_the_host():
     platform = load_platform("8xV100-SXM2-32G")
     torchrec, plain = (
-        predict(parse_workload(document(stack=stack), "x"), platform).step_us
+        predict(parse_workload(document(stack=stack), "x"), platform).step_time_us
         for stack in ("torchrec", "eager")
     )
     assert torchrec > 1.5 * plain
@@ -76,7 +76,7 @@ def test_the_operator_stream_is_that_of_the_trace(measured_data):
     collectives = sum(t.op.collective is not None for t in rank_program(run, run.ranks[0], 0).ops)
     assert abs(sum(op.collective is not None for op in ops()) - collectives) <= 1
     measured_us = 13.31e3  # from the last rank's start to the last one's end, profiler included
-    predicted = predict(parse_workload(document(), "x"), load_platform("8xV100-SXM2-32G")).step_us
+    predicted = predict(parse_workload(document(), "x"), load_platform("8xV100-SXM2-32G")).step_time_us
     assert 0.7 < predicted / measured_us < 1.0
 
 
@@ -88,7 +88,7 @@ def test_a_loader_in_the_training_process_holds_the_step_up():
         described = document(batch=16384)
         described["tables"] = [{"rows": 100_000, "dim": 16, "count": 26, "pooling": 8.0}]
         described["training"]["loader"] = loader
-        return predict(parse_workload(described, "x"), platform).step_us
+        return predict(parse_workload(described, "x"), platform).step_time_us
 
     none, memory, mapped = (step_us(loader) for loader in ("none", "memory", "mapped"))
     assert none < memory < mapped

@@ -84,7 +84,7 @@ def missing_spread(scored: ScoredRun, refits: Refits) -> float:
     answer = left_out_prediction(scored.run, scored.host, refits)
     sigma = log(answer.high_us / answer.low_us) / 2 / INTERVAL_SIGMAS
     parts = sigma**2 - max(METHOD_SPREAD, MODELS_SPREAD) ** 2
-    needed = (log(scored.measured_us / answer.step_us) / INTERVAL_SIGMAS) ** 2
+    needed = (log(scored.measured_us / answer.step_time_us) / INTERVAL_SIGMAS) ** 2
     return sqrt(max(needed - parts, 0.0))
 
 

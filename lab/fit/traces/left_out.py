@@ -23,7 +23,7 @@ from stepsight.kernels.models import KernelModels
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.traced.predict import predict_step, traced_step
+from stepsight.prediction.traced.predict import traced_step
 from stepsight.trace.platforms import own_platform
 from stepsight.trace.run import TraceRun
 
@@ -149,4 +149,4 @@ def source_of(folder: str) -> str:
 def left_out_prediction(run: TraceRun, folder: str, refits: Refits) -> Prediction:
     """The run's step by models that never saw its source."""
     own, _ = own_platform(run)
-    return predict_step(traced_step(run, models_only=True, machine=refits.platform(own, folder)))
+    return traced_step(run, models_only=True, machine=refits.platform(own, folder)).predicted()

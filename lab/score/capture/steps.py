@@ -115,11 +115,11 @@ def _predicted(row: MeasuredStep, step: CapturedStep) -> ScoredStep:
     platform = _platform(row.platform)
     made, use = predict_captured(step, platform), step.fullest
     if use is None:
-        return ScoredStep(row, made.step_us / 1e3, made.low_us / 1e3, made.high_us / 1e3)
+        return ScoredStep(row, made.step_time_us / 1e3, made.low_us / 1e3, made.high_us / 1e3)
     usable = platform.spec.gpu.usable_bytes - CONTEXT_BYTES
     scale = row.larger_batch / row.batch if row.larger_batch else 1.0
     return ScoredStep(
-        row, made.step_us / 1e3, made.low_us / 1e3, made.high_us / 1e3, use.peak_active_bytes,
+        row, made.step_time_us / 1e3, made.low_us / 1e3, made.high_us / 1e3, use.peak_active_bytes,
         use.peak_reserved_bytes, fits=bool(made.memory and made.memory.fits),
         larger_fits=_at_batch(use, scale) <= usable,
     )  # fmt: skip

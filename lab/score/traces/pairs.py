@@ -30,7 +30,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import predict_job
 from stepsight.prediction.traced.anchoring import SHIPPED, Exponents, anchored, moved, same_gpu
-from stepsight.prediction.traced.predict import TracedStep, predict_step, traced_step
+from stepsight.prediction.traced.predict import TracedStep, traced_step
 from stepsight.score import CHOSEN, FIT, Score
 from stepsight.simulate.timeline import simulate
 from stepsight.trace.files import SUFFIXES
@@ -115,11 +115,11 @@ def _pair(name: str, a: TraceRun, b: TraceRun) -> PairRow | None:
     if same_gpu(here.own.spec.gpu, there.own.spec.gpu) or not _like(a, b):
         return None
     traced_us, measured_us = measured_step_us(a), measured_step_us(b)
-    moved = predict_step(here.on(there.own))
+    moved = here.on(there.own).predicted()
     models = traced_step(a, there.own, models_only=True)
     return PairRow(
         name, here.own.spec.gpu.name, there.own.spec.gpu.name, traced_us / 1e3, measured_us / 1e3,
-        moved.step_us / 1e3, _step_us(models) / 1e3,
+        moved.step_time_us / 1e3, _step_us(models) / 1e3,
         traced_us / 1e3 * by_datasheet(here.own.spec.gpu, there.own.spec.gpu),
         moved.low_us / 1e3, moved.high_us / 1e3, "tracelens" not in name,
     )  # fmt: skip
@@ -216,7 +216,7 @@ def _operator_row(a: OperatorStep, b: OperatorStep, weights: Exponents) -> PairR
     by_models = float(np.sum(model_us(a, b.gpu)))
     return PairRow(
         f"{OPERATORS} {a.name}", a.gpu, b.gpu, a.measured_us / 1e3, b.measured_us / 1e3,
-        answer.step_us / 1e3, by_models / 1e3,
+        answer.step_time_us / 1e3, by_models / 1e3,
         a.measured_us / 1e3 * by_datasheet(here.spec.gpu, there.spec.gpu, DTYPE),
         answer.low_us / 1e3, answer.high_us / 1e3, training="train" in a.name,
     )  # fmt: skip

@@ -127,7 +127,7 @@ def row_of(scored: ScoredRun, refits: Refits) -> RunRow:
     timed_by = (left_out.origin.timed_by if left_out.origin else None) or TimedBy()
     return RunRow(
         scored.name, scored.kind, scored.host, scored.measured_us / 1e3, replay.step_us / 1e3,
-        anchored.step_us / 1e3, models.step_us / 1e3, left_out.step_us / 1e3,
+        anchored.step_us / 1e3, models.step_us / 1e3, left_out.step_time_us / 1e3,
         left_out.low_us / 1e3, left_out.high_us / 1e3, timed_by, scored.left_out,
     )  # fmt: skip
 

@@ -1,13 +1,13 @@
-"""``stepsight compare``: two predictions, and where the difference went."""
+"""``stepsight compare``: two predictions; ``advise``: changes that gain; ``diagnose``: why a step is slow."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from stepsight.commands import options
+from stepsight.errors import InputError
 from stepsight.prediction.compare import Comparison, compare
 
 HELP = """Predict A and B and show where the difference went.
@@ -75,7 +75,7 @@ def command(
     from stepsight.report.perfetto import chrome_trace
 
     options.deliver(
-        lambda: _document(comparison), lambda console: show_comparison(comparison, console),
+        comparison.to_dict, lambda console: show_comparison(comparison, console),
         (timeline, lambda: chrome_trace(comparison.after)),
         (html, lambda: comparison_page(comparison)), as_json=as_json,
     )  # fmt: skip
@@ -99,47 +99,106 @@ def _of_captured(
     from stepsight.capturing.step import is_step_file, load_step
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import CapturedOn
-    from stepsight.prediction.traced.whatif import changed, work_ratio
+    from stepsight.prediction.traced.whatif import compared
 
     if not is_step_file(a):
         raise click.UsageError("--what-if asks about a trace (--trace) or a captured step (step.json)")
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
-    overrides = options.captured_assignments(both)
-    step = CapturedOn.of(load_step(a), load_platform(platform, overrides))
-    after = changed(step, questions)
-    ratio = work_ratio(step, after, questions)
-    after = after.of_work(ratio, ratio * step.job.job.ranks / after.job.job.ranks)
-    return compare(step.predicted(), after.predicted(), work_ratio=ratio)
+    on = load_platform(platform, options.captured_assignments(both))
+    return compared(CapturedOn.of(load_step(a), on), questions)
 
 
 def _of_trace(
     trace: tuple[Path, ...], platform: str | None, both: tuple[str, ...], questions: tuple[str, ...], *,
     models_only: bool,
 ) -> Comparison:  # fmt: skip
-    from stepsight.prediction.traced.predict import predict_step, traced_step
-    from stepsight.prediction.traced.whatif import changed, work_ratio
+    from stepsight.prediction.traced.predict import traced_step
+    from stepsight.prediction.traced.whatif import compared
 
     if not questions:
         raise click.UsageError("--trace needs at least one --what-if")
     changes = options.platform_assignments(both, "a trace", TRACE_FIX)
-    step = traced_step(trace, platform, overrides=changes, models_only=models_only)
-    after = changed(step, questions)
-    ratio = work_ratio(step, after, questions)
-    return compare(predict_step(step), predict_step(after), work_ratio=ratio)
+    return compared(traced_step(trace, platform, overrides=changes, models_only=models_only), questions)
 
 
-def _document(comparison: Comparison) -> dict[str, Any]:
-    import msgspec
+@click.command("advise")
+@click.argument("workload", type=click.Path(path_type=Path))
+@options.platform()
+@options.recipe
+@options.fields()
+@click.option("--all", "all_of_them", is_flag=True, help="List every change that gains, not the first ten.")
+@options.html
+@options.json_flag
+def advise(
+    workload: Path, platform: str, recipe: str | None, assignments: tuple[str, ...], all_of_them: bool,
+    html: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Apply every change that WORKLOAD allows, simulate it, and list what gains.
 
-    from stepsight.prediction.answer import document
+    WORKLOAD is whatever `stepsight predict` takes, or a training script (train.py), which is captured first.
+    """
+    from stepsight.platform.load import load_platform
+    from stepsight.prediction import advice
+    from stepsight.report.runs import advice_report
 
-    return {
-        "before": document(comparison.before),
-        "after": document(comparison.after),
-        "difference_us": comparison.difference_us,
-        "speedup": comparison.speedup,
-        "work_ratio": comparison.work_ratio,
-        "throughput_ratio": comparison.throughput_ratio,
-        "changes": [{**msgspec.to_builtins(c), "difference_us": c.difference_us} for c in comparison.changes],
-    }
+    options.check_outputs([html])
+    if workload.suffix == ".py":
+        on = load_platform(
+            platform, options.platform_assignments(assignments, "a script", "change the script")
+        )
+        from stepsight.capturing.api import capture
+
+        step = capture(workload, on, progress=lambda text: click.echo(f"stepsight: {text}", err=True))
+        found = advice.advise(step, on)
+    else:
+        own, on_platform = options.split_assignments(assignments, recipe)
+        found = advice.advise(workload, platform, assignments=own, overrides=on_platform)
+    report = advice_report(found, most=None if all_of_them else 10)
+    options.deliver_report(found.to_dict, report, html, as_json=as_json)
+
+
+MEASURED_HELP = "What was measured: 812ms, 41.2k tokens/s, 3100 samples/s, 210 TFLOP/s, 38% MFU."
+ALSO_HELP = "Another measurement of the job: KEY=VALUE[,KEY=VALUE]:MEASURED, such as parallel.ranks=8:410ms."
+
+
+@click.command("diagnose")
+@click.argument("workload", type=click.Path(path_type=Path))
+@options.platform()
+@options.recipe
+@options.fields()
+@click.option("--measured", help=MEASURED_HELP)
+@click.option("--log", "log", metavar="LINE", help="A line of the training log that states a time or a rate.")
+@click.option("--data-time", "data", help="Time per step that the loop waits for data, such as 40ms.")
+@click.option(
+    "--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Measured peak memory of a GPU in GB."
+)
+@click.option("--also", multiple=True, metavar="KEY=VALUE:MEASURED", help=ALSO_HELP)
+@options.path("--trace", "Traces of the slow run.", multiple=True)
+@options.html
+@options.json_flag
+def diagnose(
+    workload: Path, platform: str, recipe: str | None, assignments: tuple[str, ...], measured: str | None,
+    log: str | None, data: str | None, memory_gb: float | None, also: tuple[str, ...],
+    trace: tuple[Path, ...], html: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Compare a measured step of WORKLOAD with its prediction and name what may be wrong."""
+    from stepsight.prediction import diagnosis
+    from stepsight.report.runs import diagnosis_report
+
+    if bool(measured) == bool(log):
+        raise click.UsageError("give exactly one of --measured and --log")
+    options.check_outputs([html])
+    own, on_platform = options.split_assignments(assignments, recipe)
+    found = diagnosis.diagnose(
+        workload, platform, measured, log=log, data=data, memory_gb=memory_gb,
+        also=[_also(text) for text in also], trace=trace, assignments=own, overrides=on_platform,
+    )  # fmt: skip
+    options.deliver_report(found.to_dict, diagnosis_report(found), html, as_json=as_json)
+
+
+def _also(text: str) -> tuple[list[str], str]:
+    settings, colon, measured = text.rpartition(":")
+    if not colon or "=" not in settings:
+        raise InputError(f"--also {text}", "is not KEY=VALUE:MEASURED", "for example parallel.ranks=8:410ms")
+    return settings.split(","), measured

@@ -30,17 +30,9 @@ from stepsight.terminal import counted
 )
 @options.json_flag
 def command(
-    family: str | None,
-    sizes: tuple[str, ...],
-    gpu: str | None,
-    dtype: str,
-    dims: tuple[str, ...],
-    name: str,
-    table: Path | None,
-    out: Path | None,
-    sustained: bool,
-    as_json: bool,
-) -> None:
+    family: str | None, sizes: tuple[str, ...], gpu: str | None, dtype: str, dims: tuple[str, ...], name: str,
+    table: Path | None, out: Path | None, sustained: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Time one kernel of FAMILY, or every row of a table.
 
     \b

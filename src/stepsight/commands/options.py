@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from stepsight.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stepsight.report.listing import Report
+    from stepsight.report.pieces import Report
     from stepsight.tuning.trial import Row
 
 
@@ -99,6 +100,7 @@ def value_text(value: object) -> str:
 Command = TypeVar("Command", bound=Callable[..., Any])
 RESUME_HELP = "Keep every answer in this file (JSON lines), and skip trials that are already in it."
 PRICE_HELP = "Price per GPU-hour, in any currency: adds cost per step and per million tokens."
+PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec stepsight{rank}'."
 PLATFORM_HELP = "A name such as 8xH100-SXM (8 GPUs) or 4x8xH100-SXM-400G (4 nodes), or a path."
 
 
@@ -128,6 +130,9 @@ def fields(help: str = SET_HELP, name: str = "assignments") -> Callable[[Command
     return click.option("--set", name, multiple=True, metavar="KEY=VALUE", help=help)
 
 
+port = click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Rendezvous port of the ranks (default: any)."
+)  # fmt: skip
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 html = path("--html", "Write a page here.")
 recipe = click.option("--recipe", metavar="NAME", help=RECIPE_HELP)
@@ -174,6 +179,22 @@ def search(command: Command) -> Command:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def network(command: Command) -> Command:
+    """Adds how ranks on this machine reach each other, as the arguments of `Ranks`."""
+    for option in (
+        click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP),
+        click.option("--interface", default="", help="Network interface of gloo or NCCL."),
+        click.option("--address", default="127.0.0.1", show_default=True, help="Where rank 0 listens."),
+    ):
+        command = option(command)
+    return command
+
+
+def rank_prefixes(prefix: str, ranks: int) -> list[list[str]]:
+    """The words before each rank's command."""
+    return [shlex.split(prefix.format(rank=rank)) for rank in range(ranks)] if prefix else []
 
 
 def model(command: Command) -> Command:

@@ -45,9 +45,7 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--steps", type=float, help="Plan a whole run of this many optimizer steps.")
 @click.option("--epochs", type=float, help="Plan a whole run of this many epochs (with --epoch-samples).")
 @click.option("--epoch-samples", type=float, help="Samples of an epoch.")
-@click.option(
-    "--price", "price_per_gpu_hour", type=float, help="Price per GPU-hour; by default the platform's."
-)
+@click.option("--price", "price_per_gpu_hour", type=float, help=PRICE_HELP)
 @click.option("--carbon", type=float, help="Carbon intensity of the grid in g CO2 per kWh.")
 @click.option("--mtbf-hours", type=float, help="Mean time between failures of the whole job.")
 @click.option("--checkpoint-seconds", type=float, help="How long training stops for a checkpoint.")
@@ -201,7 +199,6 @@ def deliver(
     html: Path | None = None, run: WholeRun | None = None,
 ) -> None:  # fmt: skip
     """Write the files, then print the answer, with the whole run where one was asked for."""
-    from stepsight.prediction.answer import document
     from stepsight.prediction.runnable import precision_warning
     from stepsight.report.perfetto import chrome_trace
     from stepsight.report.prediction import page, show
@@ -216,7 +213,7 @@ def deliver(
 
         export_chakra(prediction.timeline, chakra)
     options.deliver(
-        lambda: document(prediction) | ({"whole_run": run.to_dict()} if run else {}), shown,
+        lambda: prediction.to_dict() | ({"whole_run": run.to_dict()} if run else {}), shown,
         (timeline, lambda: chrome_trace(prediction)), (html, lambda: page(prediction, run=run)),
         as_json=as_json,
     )  # fmt: skip
@@ -227,6 +224,8 @@ def deliver(
 RANKS_HELP = (
     "Which ranks to capture: auto, all, or numbers as in 0,7. The others behave like their counterpart."
 )
+ASSUME_HELP = "Assume a value that only a GPU would compute."
+BATCH_HELP = "Samples per step of the whole job; read off the model's input by default."
 SCRIPT_FIX = "pass the script its own arguments after --"
 
 
@@ -234,32 +233,16 @@ SCRIPT_FIX = "pass the script its own arguments after --"
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @options.platform()
-@click.option(
-    "--world",
-    "-w",
-    type=click.IntRange(min=1),
-    help="Ranks of the job; all GPUs of the platform by default.",
-)
+@click.option("--world", "-w", type=click.IntRange(min=1), help="Ranks; all GPUs of the platform by default.")
 @click.option("--module", "-m", is_flag=True, help="SCRIPT is a module, as with python -m.")
 @options.path("--save", "Write the captured step here (step.json).")
 @options.json_flag
 @options.timeline
 @options.path("--html", "Write a page that explains the step here.")
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps to record.")
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Steps to run before recording.",
-)
-@click.option(
-    "--assume", multiple=True, metavar="NAME=VALUE", help="Assume a value that only a GPU would compute."
-)
-@click.option(
-    "--batch", type=click.IntRange(min=1),
-    help="Samples per step of the whole job; read off the model's input by default.",
-)  # fmt: skip
+@click.option("--warmup", type=click.IntRange(min=1), default=2, show_default=True, help="Steps before them.")
+@click.option("--assume", multiple=True, metavar="NAME=VALUE", help=ASSUME_HELP)
+@click.option("--batch", type=click.IntRange(min=1), help=BATCH_HELP)
 @click.option("--ranks", "which", default="auto", show_default=True, help=RANKS_HELP)
 @options.fields(options.PLATFORM_SET_HELP)
 def capture(

@@ -66,7 +66,7 @@ def command(
         )  # fmt: skip
     best_first = ranked(answer.rows, answer.objective, min_fit)
     loaded = platform_of(answer.best.platform, tuple(on_platform))
-    written = flags(answer.document, answer.best, str(model), best_first, loaded)
+    written = flags(answer.document, answer.best, loaded, str(model), best_first)
     options.deliver(
         lambda: answer_document(answer, written), lambda console: show_answer(answer, console, written),
         (csv, lambda: rows_csv(answer.rows)),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from pathlib import Path
 
 import click
 
 from stepsight.commands import options
+from stepsight.errors import InputError
 
 RUNS = "RUNS.csv -p PLATFORM"
 TOPICS = {
@@ -17,19 +20,13 @@ RUNS_HELP = "Your own runs, each predicted without learning and with the others 
 
 
 class Topics(click.Group):
-    """Loads a topic's module only when it is asked for."""
+    """Names of topics; a file of runs is a topic, too."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(TOPICS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "quick":
-            return _quick
-        if cmd_name == "live":
-            from stepsight.validate.live import command as live
-
-            return live
-        return None
+        return {"quick": _quick, "live": _live}.get(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -71,3 +68,57 @@ def _runs(runs: Path, platform: str, overrides: tuple[str, ...], html: Path | No
     fix = "a field of a workload is a column of the file"
     found = validate_runs(runs, platform, options.platform_assignments(overrides, str(runs), fix))
     options.deliver_report(found.to_dict, validation_report(found), html, as_json=as_json)
+
+
+@click.command("live")
+@options.platform(help="The calibrated platform folder.")
+@click.option("--configs", default=40, show_default=True, help="Random DLRMs.")
+@click.option("--nlp", default=12, show_default=True, help="Random BERT, GPT-2 and XLNet models.")
+@click.option("--stack", type=click.Choice(["eager", "torchrec"]), default="eager", show_default=True,
+              help="torchrec: only --configs DLRMs, as TorchRec trains them.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Other workloads.")
+@click.option("--steps", default=8, show_default=True, help="Timed steps of each block.")
+@click.option("--blocks", default=3, show_default=True, help="Interleaved blocks of each pass.")
+@options.path("--out", "Folder that keeps the rows; goes on where it ended.")
+@click.option("--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to go on.")
+@options.path("--results", "Folder of `python -m lab score all`: add this draw there.")
+@options.network
+@options.json_flag
+def _live(
+    platform: str, configs: int, nlp: int, stack: str, seed: int, steps: int, blocks: int,
+    out: Path | None, budget: str, results: Path | None, address: str, interface: str, prefix: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Predict random models on a calibrated platform, train them here, and score the predictions."""
+    from stepsight.calibrate.journal import Journal
+    from stepsight.calibrate.rehearsal import measure_group, pending
+    from stepsight.calibrate.session import budget_seconds
+    from stepsight.platform.load import load_platform
+    from stepsight.run.ranks import Ranks, writable_folder
+    from stepsight.validate import live
+    from stepsight.validate.scoreboard import add_draw
+
+    on = load_platform(platform)
+    device = "cpu" if on.spec.host.synchronous else "cuda"
+    began = time.monotonic()
+    deadline = began + (budget_seconds(budget) if budget else 1e9)
+    prefixes = options.rank_prefixes(prefix, on.spec.ranks)
+    with tempfile.TemporaryDirectory() as scratch:
+        journal = Journal(writable_folder(out or Path(scratch)), resume=True)
+        documents = live.drawn(on.spec.ranks, configs, nlp, stack, seed)
+        live.predict_all(documents, on, journal)
+        left = pending(journal, live.MEASURED, documents, live.PASSES)
+        for i, (number, members) in enumerate(left):
+            if time.monotonic() > deadline:
+                click.echo(f"{len(left) - i} of {len(left)} groups are left; run again to go on", err=True)
+                break
+            click.echo(f"measuring group {i + 1} of {len(left)}, pass {number + 1}", err=True)
+            ranks = Ranks(on.spec.ranks, device, address=address, interface=interface, prefixes=prefixes)
+            with ranks as group:
+                measure_group(group, journal, live.MEASURED, number, members, steps=steps, blocks=blocks)
+        rows = live.rows_of(journal)
+    if not rows:
+        raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
+    if results:
+        add_draw(results, on.name, seed, live.scores(rows), time.monotonic() - began)
+    live.report(rows, on.name, as_json=as_json)

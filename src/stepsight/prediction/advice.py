@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,13 @@ class Advised:
         return {
             "workload": p.workload,
             "platform": p.platform,
-            "step_us": p.step_us,
+            "step_us": p.step_time_us,
             "low_us": p.low_us,
             "high_us": p.high_us,
             "fits": p.fits,
             "memory_bytes": p.memory.total_bytes if p.memory else None,
             "tried": self.tried,
-            "changes": [{n: getattr(c, n) for n in c.__slots__} for c in self.changes],
+            "changes": [asdict(change) for change in self.changes],
             "notes": list(self.notes),
         }
 
@@ -179,20 +179,24 @@ def _pairs(tried: Sequence[tuple[Change, AskedStep]]) -> Iterator[Change]:
 
 
 def _advice(change: Change, after: AskedStep, before: AskedStep, p: Prediction, on: Platform) -> Advice:
-    gain = _rate(after) / _rate(before) - 1
-    memory, had = after.memory_bytes, before.memory_bytes
+    memory = after.memory_bytes
+    return _advised(
+        p, name=change.name, code=change.code, alters=change.alters,
+        set_line=" ".join(f"--set {shlex.quote(one)}" for one in change.assignments),
+        step_us=p.step_time_us * after.step_us / before.step_us, gain=_rate(after) / _rate(before) - 1,
+        had_bytes=before.memory_bytes, memory_bytes=memory,
+        fits=None if memory is None else fits(memory, on.spec.gpu.usable_bytes),
+    )  # fmt: skip
+
+
+def _advised(
+    p: Prediction, *, gain: float, had_bytes: float | None, memory_bytes: float | None, **stated: Any
+) -> Advice:
+    """With what follows: whether the gain is sure, and the memory that the change saves."""
     return Advice(
-        change.name,
-        " ".join(f"--set {shlex.quote(one)}" for one in change.assignments),
-        change.code,
-        p.step_us * after.step_us / before.step_us,
-        gain,
-        gain > p.high_us / p.step_us - 1,
-        memory,
-        None if memory is None else fits(memory, on.spec.gpu.usable_bytes),
-        None if memory is None or had is None else had - memory,
-        change.alters,
-    )
+        gain=gain, beyond_interval=gain > p.high_us / p.step_time_us - 1, memory_bytes=memory_bytes,
+        saved_bytes=None if memory_bytes is None or had_bytes is None else had_bytes - memory_bytes, **stated,
+    )  # fmt: skip
 
 
 def _rate(asked: AskedStep) -> float:
@@ -215,10 +219,9 @@ def _of_captured(step: CapturedStep, on: Platform) -> Advised:
 
 def _of_rewrite(rewrite: Rewrite, p: Prediction, on: Platform) -> Advice:
     made = predict_captured(rewrite.step, on)
-    gain = rewrite.work * p.step_us / made.step_us - 1
-    memory = made.memory.total_bytes if made.memory else None
-    had = p.memory.total_bytes if p.memory else None
-    return Advice(
-        rewrite.name, "", rewrite.code, made.step_us, gain, gain > p.high_us / p.step_us - 1, memory,
-        made.fits, None if memory is None or had is None else had - memory, rewrite.alters, rewrite.done,
+    return _advised(
+        p, name=rewrite.name, set_line="", code=rewrite.code, alters=rewrite.alters, done=rewrite.done,
+        step_us=made.step_time_us, gain=rewrite.work * p.step_time_us / made.step_time_us - 1,
+        had_bytes=p.memory.total_bytes if p.memory else None,
+        memory_bytes=made.memory.total_bytes if made.memory else None, fits=made.fits,
     )  # fmt: skip

@@ -11,12 +11,16 @@ import msgspec
 import numpy as np
 
 from stepsight.documents import write_whole
+from stepsight.errors import StepsightError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
 from stepsight.prediction import display
 from stepsight.prediction.breakdown import (
+    EXPOSED,
+    HOST,
     HOST_SPREAD,
+    IDLE,
     Coverage,
     Origin,
     RankSummary,
@@ -31,7 +35,7 @@ from stepsight.prediction.throughput import Energy, Throughput, energy, throughp
 from stepsight.program.job import Job
 from stepsight.program.observation import Observations
 from stepsight.program.setup import Setup
-from stepsight.simulate.price import price
+from stepsight.simulate.price import COMMUNICATION, price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
 
 if TYPE_CHECKING:
@@ -50,19 +54,19 @@ class Prediction:
     """Step time with its interval, where it goes, and where it comes from.
 
     ``breakdown_us`` is what the devices did during the step, the mean over ranks; its parts
-    add up to the step. ``sensitivities`` say what each part means for the step time. ``language``: tokens,
+    add up to the step. ``sensitivity`` says what each part means for the step time. ``language``: tokens,
     FLOPs and the bubble of a language model's step. ``gpus`` is how many GPUs the
     platform has; the job may use fewer (``len(ranks)``).
     """
 
     platform: str
-    step_us: float
+    step_time_us: float
     low_us: float
     high_us: float
     ranks: tuple[RankSummary, ...]
     breakdown_us: Mapping[str, float]
     naive_us: float
-    sensitivities: tuple[Sensitivity, ...]
+    sensitivity: tuple[Sensitivity, ...]
     coverage: Coverage
     timeline: Timeline = field(repr=False)
     workload: str = ""
@@ -91,16 +95,46 @@ class Prediction:
         return display.as_html(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values under the names that ``--json`` uses."""
-        return document(self)
+        """Plain values under the names that ``--json`` uses, times in µs."""
+        names = (
+            "step_time_us", "low_us", "high_us", "workload", "platform", "assumed", "throughput", "ranks",
+            "breakdown_us", "gpu_active_us", "exposed_communication_us", "exposed_communication_share",
+            "imbalance", "naive_us", "sensitivity", "coverage", "notes",
+        )  # fmt: skip
+        where_known = ("energy", "language", "embedding")
+        found = {name: getattr(self, name) for name in names}
+        found |= {name: part for name in where_known if (part := getattr(self, name)) is not None}
+        if self.memory:
+            found["memory"] = self.memory.to_dict() | {"what_would_help": self.what_would_help}
+        if self.basis:
+            found["basis"] = self.basis
+        if self.origin is not None:
+            found |= {"traced_us": self.origin.step_us, "traced_platform": self.origin.platform}
+            if self.origin.timed_by is not None:
+                found["timed_by"] = self.origin.timed_by
+        if self.measured_us is not None:
+            found |= {"measured_us": self.measured_us, "error": self.step_time_us / self.measured_us - 1}
+        return {name: msgspec.to_builtins(value) for name, value in found.items()}
 
     def rows(self) -> list[dict[str, Any]]:
         """Where the step goes, largest part first: part, time_us, share, step_if_free_us."""
-        return display.rows_of(self)
+        free = {s.category: s.if_free_us for s in self.sensitivity}
+        stands_for = {EXPOSED: COMMUNICATION, IDLE: HOST}
+        whole = sum(self.breakdown_us.values()) or 1.0
+        return [
+            {"part": n, "time_us": us, "share": us / whole, "step_if_free_us": free.get(stands_for.get(n, n))}
+            for n, us in sorted(self.breakdown_us.items(), key=lambda item: -item[1])
+        ]
 
     def to_frame(self) -> Any:
         """`rows` as a pandas DataFrame."""
-        return display.as_frame(self)
+        try:
+            import pandas
+        except ImportError:
+            raise StepsightError(
+                "to_frame() needs pandas: pip install pandas; rows() needs nothing"
+            ) from None
+        return pandas.DataFrame(self.rows())
 
     def to_html(self) -> str:
         """The page that ``--html`` writes, as text."""
@@ -119,30 +153,35 @@ class Prediction:
         return display.plotted(self, axes)
 
     @property
-    def step_time_us(self) -> float:
-        """The step time under the name that it has in JSON."""
-        return self.step_us
-
-    @property
     def assumed(self) -> dict[str, Any]:
         """What the job is, as its description states or implies it, as in JSON; `setup` has it typed."""
-        return _assumed(self)
-
-    @property
-    def sensitivity(self) -> tuple[Sensitivity, ...]:
-        """`sensitivities` under the name that they have in JSON."""
-        return self.sensitivities
+        found: dict[str, Any] = {"ranks": len(self.ranks), "gpus": self.gpus}
+        setup = self.setup
+        if setup is None:
+            return found
+        each = None if setup.samples is None else setup.samples / setup.replicas
+        where_known = {
+            "batch": setup.samples, "tokens": setup.tokens, "sequence": setup.sequence,
+            "batch_per_replica": each, "default_batch": setup.default_batch or None,
+            "framework": setup.framework or None, "recipe": setup.recipe or None,
+            "differs": list(setup.differs) if setup.recipe else None,
+        }  # fmt: skip
+        found |= {name: value for name, value in where_known.items() if value is not None}
+        parallel, details = dict(setup.parallel), list(setup.details)
+        return found | {"precision": setup.precision, "parallel": parallel, "details": details}
 
     @property
     def exposed_communication_share(self) -> float:
-        return self.exposed_communication_us / (self.step_us or 1.0)
+        return self.exposed_communication_us / (self.step_time_us or 1.0)
 
     @property
     def throughput(self) -> Throughput:
         """samples/s, tokens/s, TFLOP/s per GPU, MFU."""
         priced = self.timeline.priced
         price = self.price_per_gpu_hour
-        return throughput(priced.job, len(self.ranks), self.step_us, self.setup, self.gpu, price, priced.seen)
+        return throughput(
+            priced.job, len(self.ranks), self.step_time_us, self.setup, self.gpu, price, priced.seen
+        )
 
     @property
     def energy(self) -> Energy | None:
@@ -208,13 +247,13 @@ def explain(
     factor = interval_factor or float(np.exp(INTERVAL_SIGMAS * sigma))
     return Prediction(
         platform=platform.name,
-        step_us=timeline.step_us,
+        step_time_us=timeline.step_us,
         low_us=timeline.step_us / factor,
         high_us=timeline.step_us * factor,
         ranks=ranks,
         breakdown_us=breakdown,
         naive_us=naive_us(timeline),
-        sensitivities=sensitive,
+        sensitivity=sensitive,
         coverage=coverage(timeline),
         timeline=timeline,
         notes=tuple(f"{name}: {note}" for name, note in timeline.priced.notes.items()),
@@ -222,87 +261,3 @@ def explain(
         gpus=platform.spec.ranks,
         price_per_gpu_hour=platform.spec.price_per_gpu_hour,
     )
-
-
-def document(prediction: Prediction) -> dict[str, Any]:
-    """Plain values, times in µs, ready for JSON."""
-    result: dict[str, Any] = {
-        "step_time_us": prediction.step_us,
-        "low_us": prediction.low_us,
-        "high_us": prediction.high_us,
-        "workload": prediction.workload,
-        "platform": prediction.platform,
-        "assumed": prediction.assumed,
-        "throughput": msgspec.to_builtins(prediction.throughput),
-        "ranks": [msgspec.to_builtins(rank) for rank in prediction.ranks],
-        "breakdown_us": dict(prediction.breakdown_us),
-        "gpu_active_us": prediction.gpu_active_us,
-        "exposed_communication_us": prediction.exposed_communication_us,
-        "exposed_communication_share": prediction.exposed_communication_share,
-        "imbalance": prediction.imbalance,
-        "naive_us": prediction.naive_us,
-        "sensitivity": [msgspec.to_builtins(s) for s in prediction.sensitivities],
-        "coverage": msgspec.to_builtins(prediction.coverage),
-        "notes": list(prediction.notes),
-    }
-    for name in ("energy", "language", "embedding"):
-        if (part := getattr(prediction, name)) is not None:
-            result[name] = msgspec.to_builtins(part)
-    if prediction.memory:
-        result["memory"] = {
-            **memory_document(prediction.memory),
-            "what_would_help": list(prediction.what_would_help),
-        }
-    if prediction.basis:
-        result["basis"] = prediction.basis
-    if prediction.origin is not None:
-        result["traced_us"] = prediction.origin.step_us
-        result["traced_platform"] = prediction.origin.platform
-        if prediction.origin.timed_by is not None:
-            result["timed_by"] = msgspec.to_builtins(prediction.origin.timed_by)
-    if prediction.measured_us is not None:
-        result["measured_us"] = prediction.measured_us
-        result["error"] = prediction.step_us / prediction.measured_us - 1
-    return result
-
-
-def _assumed(prediction: Prediction) -> dict[str, Any]:
-    """What the job is, as its description states or implies it; `Setup` explains the fields."""
-    setup = prediction.setup
-    stated: dict[str, Any] = {"ranks": len(prediction.ranks), "gpus": prediction.gpus}
-    if setup is None:
-        return stated
-    named = {"batch": setup.samples, "tokens": setup.tokens, "sequence": setup.sequence}
-    if setup.samples is not None:
-        named["batch_per_replica"] = setup.samples / setup.replicas
-    stated |= {name: value for name, value in named.items() if value is not None}
-    if setup.default_batch:
-        stated["default_batch"] = True
-    return {
-        **stated,
-        "precision": setup.precision,
-        "parallel": dict(setup.parallel),
-        "details": list(setup.details),
-        **({"framework": setup.framework} if setup.framework else {}),
-        **({"recipe": setup.recipe, "differs": list(setup.differs)} if setup.recipe else {}),
-    }
-
-
-def memory_document(memory: MemoryLine) -> dict[str, Any]:
-    """Bytes by part, the total against what is usable, whether that fits and how likely."""
-    followed = {
-        name: value
-        for name in ("peak_active_bytes", "peak_reserved_bytes")
-        if (value := getattr(memory, name)) is not None
-    }
-    return {
-        "rank": memory.rank,
-        **followed,
-        "parts_bytes": dict(memory.parts_bytes),
-        "total_bytes": memory.total_bytes,
-        "reclaimable_bytes": memory.reclaimable_bytes,
-        "usable_bytes": memory.usable_bytes,
-        "excess_bytes": memory.excess_bytes,
-        "fits": memory.fits,
-        "fit_probability": memory.fit_probability,
-    }

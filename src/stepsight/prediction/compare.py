@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from stepsight.errors import StepsightError
 from stepsight.prediction.answer import Prediction
@@ -37,12 +40,12 @@ class Comparison:
 
     @property
     def difference_us(self) -> float:
-        return self.after.step_us - self.before.step_us
+        return self.after.step_time_us - self.before.step_time_us
 
     @property
     def speedup(self) -> float:
         """Of steps, whatever they do: above one, the second's is shorter."""
-        return self.before.step_us / self.after.step_us
+        return self.before.step_time_us / self.after.step_time_us
 
     @property
     def same_work(self) -> bool:
@@ -54,10 +57,23 @@ class Comparison:
         """Above one: the second trains faster, in tokens or samples a second."""
         return None if self.work_ratio is None else self.speedup * self.work_ratio
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values under the names that ``--json`` uses."""
+        changes = [{**msgspec.to_builtins(c), "difference_us": c.difference_us} for c in self.changes]
+        return {
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "difference_us": self.difference_us,
+            "speedup": self.speedup,
+            "work_ratio": self.work_ratio,
+            "throughput_ratio": self.throughput_ratio,
+            "changes": changes,
+        }
+
 
 def compare(before: Prediction, after: Prediction, *, work_ratio: float | None = None) -> Comparison:
     """Line the two breakdowns up. ``work_ratio`` is for predictions that do not state their samples."""
-    if after.step_us <= 0:
+    if after.step_time_us <= 0:
         raise StepsightError("the second step takes no time at all: nothing is left of it to compare")
     names = dict.fromkeys((*before.breakdown_us, *after.breakdown_us))
     changes = [

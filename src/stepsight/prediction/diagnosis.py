@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -78,13 +78,13 @@ class Diagnosis:
         found: dict[str, Any] = {
             "workload": self.prediction.workload,
             "platform": self.prediction.platform,
-            "expected_us": self.prediction.step_us,
+            "expected_us": self.prediction.step_time_us,
             "low_us": self.prediction.low_us,
             "high_us": self.prediction.high_us,
             "measured_us": self.measured_us,
             "percentile": self.percentile,
             "verdict": self.verdict,
-            "suspects": [{n: getattr(s, n) for n in s.__slots__} for s in self.suspects],
+            "suspects": [asdict(suspect) for suspect in self.suspects],
             "notes": list(self.notes),
         }
         if self.tell_apart is not None:
@@ -125,22 +125,22 @@ def diagnose(
     on = platform if isinstance(platform, Platform) else load_platform(platform, overrides)
     job = JobFile(workload, tuple(assignments))
     p = predict(job.load(), on)
-    whole_us = (parse_log(log) if log else parse_figure(measured or "")).step_us(p.throughput, p.step_us)
+    whole_us = (parse_log(log) if log else parse_figure(measured or "")).step_us(p.throughput, p.step_time_us)
     waited = parse_figure(data) if data else None
     if waited and waited.kind != "time":
         raise InputError(f"--data-time {data}", "is not a time", "write it as 40ms")
     data_us = waited.value if waited else 0.0
     found: tuple[Explanation, ...] = ()
-    if whole_us > p.step_us:
-        own = suspects(job, ask(job.load(), on), p.step_us, on)
-        first = _Observation(p.step_us, max(whole_us - data_us, 1e-3), own)
+    if whole_us > p.step_time_us:
+        own = suspects(job, ask(job.load(), on), p.step_time_us, on)
+        first = _Observation(p.step_time_us, max(whole_us - data_us, 1e-3), own)
         others = [_variant(job.changed(*more), on, text) for more, text in also]
         found = _ranked(first, others, data_us, whole_us)
     inside = p.low_us <= whole_us <= p.high_us
-    verdict = USUAL if inside else SLOW if whole_us > p.step_us else FAST
+    verdict = USUAL if inside else SLOW if whole_us > p.step_time_us else FAST
     spread = interval_spread(p.low_us, p.high_us)
     return Diagnosis(
-        p, whole_us, NormalDist().cdf(math.log(whole_us / p.step_us) / spread), verdict, found,
+        p, whole_us, NormalDist().cdf(math.log(whole_us / p.step_time_us) / spread), verdict, found,
         None if also else _tell_apart(job, on, found), data_us or None,
         memory_gb * 1e9 if memory_gb else None, longer_parts(trace, on) if trace else (),
         tuple(_notes(p, memory_gb, verdict)),

@@ -187,14 +187,14 @@ def one_line(p: Prediction) -> str:
     rates = "".join(f", {value} {name}" for name, value in rate_lines(p)[:1])
     fits = ", does not fit" if p.fits is False else ""
     return (
-        f"<Prediction {p.workload or 'step'} on {p.platform}: {time(p.step_us)} "
+        f"<Prediction {p.workload or 'step'} on {p.platform}: {time(p.step_time_us)} "
         f"({time(p.low_us)} to {time(p.high_us)}){rates}{fits}>"
     )
 
 
 def as_html(p: Prediction) -> str:
     """What a notebook shows: the number, its interval, what was assumed, and where the step goes."""
-    head = f"{escape(p.workload or 'step')} on {escape(p.platform)}: <b>{time(p.step_us)}</b> per step"
+    head = f"{escape(p.workload or 'step')} on {escape(p.platform)}: <b>{time(p.step_time_us)}</b> per step"
     lines = [
         f"{head} (90 % interval {time(p.low_us)} to {time(p.high_us)})",
         f"assumed: {escape(assumed(p))}",
@@ -203,7 +203,7 @@ def as_html(p: Prediction) -> str:
     if p.memory and not p.memory.fits:
         lines.insert(0, f'<b style="color:#b3261e">Does not fit, by {size(p.memory.excess_bytes)}.</b>')
     titles = "".join(f"<th>{name}</th>" for name in ("part", "time", "share", "step without it"))
-    rows = "".join(_row(row) for row in rows_of(p))
+    rows = "".join(_row(row) for row in p.rows())
     return f"<div>{'<br>'.join(line for line in lines if line)}<table><tr>{titles}</tr>{rows}</table></div>"
 
 
@@ -213,38 +213,18 @@ def _row(row: dict[str, Any]) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def rows_of(p: Prediction) -> list[dict[str, Any]]:
-    """Where the step goes, largest part first: part, time_us, share, step_if_free_us."""
-    free = {s.category: s.if_free_us for s in p.sensitivities}
-    stands_for = {EXPOSED: COMMUNICATION, IDLE: "host"}
-    total = sum(p.breakdown_us.values()) or 1.0
-    return [
-        {"part": n, "time_us": us, "share": us / total, "step_if_free_us": free.get(stands_for.get(n, n))}
-        for n, us in sorted(p.breakdown_us.items(), key=lambda item: -item[1])
-    ]
-
-
-def as_frame(p: Prediction) -> Any:
-    """`rows_of` as a pandas DataFrame."""
-    try:
-        import pandas
-    except ImportError:
-        raise StepsightError("to_frame() needs pandas: pip install pandas; rows() needs nothing") from None
-    return pandas.DataFrame(rows_of(p))
-
-
 def plotted(p: Prediction, axes: Any = None) -> Any:
     """A bar for each part of the step; gives the axes."""
     try:
         import matplotlib.pyplot as plt
     except ImportError:
         raise StepsightError("plot() needs matplotlib: pip install 'stepsight[plot]'") from None
-    rows = rows_of(p)[::-1]
+    rows = p.rows()[::-1]
     if axes is None:
         _, axes = plt.subplots(figsize=(7, 0.4 * len(rows) + 1.2))
     axes.barh(
         [look(row["part"]).word for row in rows], [row["time_us"] / 1e3 for row in rows], color="#2270cf"
     )
     axes.set_xlabel("ms")
-    axes.set_title(f"{p.workload or 'step'} on {p.platform}: {time(p.step_us)} per step")
+    axes.set_title(f"{p.workload or 'step'} on {p.platform}: {time(p.step_time_us)} per step")
     return axes

@@ -71,16 +71,14 @@ def kernel_time(
     >>> kernel_time("gemm", "H100-SXM", "bf16", m=4096, n=4096, k=4096).source
     'learned'
     """
-    if family not in FAMILIES or not FAMILIES[family].dims:
-        known = [key for key, value in FAMILIES.items() if value.dims]
-        raise InputError(f"kernel family {family!r}", "unknown", nearest(family, known))
+    _check_family(family, f"kernel family {family!r}", "unknown")
     if dtype not in DTYPE_BYTES:
         raise InputError(f"dtype {dtype}", "unknown", nearest(dtype, DTYPE_BYTES))
     _check_sizes(family, sizes)
     spec = load_gpu(gpu)
     batch = Batch.of(family, dtype, {key: np.array([value]) for key, value in sizes.items()}, name or family)
-    lacks = family in TENSOR_CORE_FAMILIES and not has_units(spec, dtype)
-    if lacks and dtype in NEVER_EMULATED:
+    note = without_units(batch, spec)
+    if note and dtype in NEVER_EMULATED:
         raise InputError(f"dtype {dtype}", lack(spec, dtype), substitute(spec, dtype))
     why = impossible(batch.kinds[0].variant, spec, dtype) if name and family.startswith("attention") else None
     if why is not None:
@@ -99,7 +97,7 @@ def kernel_time(
         low_us=estimate.low_us,
         high_us=estimate.high_us,
         source=estimate.source.label,
-        note=joined(emulated(spec, dtype) if lacks else "", estimate.note),
+        note=joined(note, estimate.note),
         speed_of_light_us=light_us,
         efficiency=light_us / estimate.time_us,
     )
@@ -108,6 +106,12 @@ def kernel_time(
 MAY_BE_ZERO = frozenset({
     "bytes", "read_bytes", "write_bytes", "causal", "window", "padding", "indexed", "reordered", "flops",
 })  # fmt: skip
+
+
+def _check_family(family: str, where: str, problem: str) -> None:
+    known = [name for name, value in FAMILIES.items() if value.dims]
+    if family not in known:
+        raise InputError(where, problem, nearest(family, known))
 
 
 def _check_sizes(family: str, sizes: Mapping[str, float]) -> None:
@@ -261,9 +265,7 @@ def _batches(table: Table, where: str, gpu: str | None, n: int) -> Iterator[tupl
 
 
 def _sizes(table: Table, family: str, at: IntArray, where: str) -> dict[str, FloatArray]:
-    if family not in FAMILIES or not FAMILIES[family].dims:
-        known = [name for name, value in FAMILIES.items() if value.dims]
-        raise InputError(f"{where}, row {int(at[0]) + 1}", f"unknown op {family!r}", nearest(family, known))
+    _check_family(family, f"{where}, row {int(at[0]) + 1}", f"unknown op {family!r}")
     wanted = FAMILIES[family].dims
     dims = {key: numbers(table, key, at, where) for key in wanted if key in table}
     missing = missing_sizes(family, dims)
@@ -306,11 +308,10 @@ def table_text(table: Table, times: TableTimes) -> str:
     """The table with its times as CSV."""
     rows = timed_rows(table, times)
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(rows[0] if rows else ())
+    writer = csv.DictWriter(text, rows[0] if rows else ())
+    writer.writeheader()
     for row in rows:
-        shown = {"time_us": f"{row['time_us']:.4f}", "spread": f"{row['spread']:.3f}"}
-        writer.writerow((row | shown).values())
+        writer.writerow(row | {"time_us": f"{row['time_us']:.4f}", "spread": f"{row['spread']:.3f}"})
     return text.getvalue()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from stepsight.hardware.gpus import gpu_catalogue
 from stepsight.hardware.spec import GpuSpec, usable_bytes
@@ -65,6 +66,16 @@ class MemoryLine:
     def excess_bytes(self) -> float:
         """By how much it does not fit; zero where it does."""
         return 0.0 if self.fits else self.total_bytes - self.usable_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Bytes by part, the total against what is usable, whether that fits and how likely."""
+        peaks = ("peak_active_bytes", "peak_reserved_bytes")
+        names = (
+            "parts_bytes", "total_bytes", "reclaimable_bytes", "usable_bytes", "excess_bytes", "fits",
+            "fit_probability",
+        )  # fmt: skip
+        known = [name for name in peaks if getattr(self, name) is not None]
+        return {name: getattr(self, name) for name in ("rank", *known, *names)}
 
 
 def what_would_help(memory: MemoryLine, gpu: GpuSpec | None) -> tuple[str, ...]:

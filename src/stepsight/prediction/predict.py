@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepsight.capturing.step import CapturedStep, RankMemoryUse, is_step_file, load_step
 from stepsight.errors import InputError
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD, Prediction, explain, predict_job
-from stepsight.prediction.breakdown import RankSummary
+from stepsight.prediction.breakdown import RankSummary, Sensitivity
 from stepsight.prediction.embedding import embedding_figures
 from stepsight.prediction.language import left_out, predict_language
 from stepsight.prediction.memory import MemoryLine
@@ -75,7 +75,7 @@ def predict(
 
     here, spread = for_job(given, on)
     made, reach = _predicted(given, here), math.exp(INTERVAL_SIGMAS * spread)
-    return replace(made, low_us=made.step_us / reach, high_us=made.step_us * reach)
+    return replace(made, low_us=made.step_time_us / reach, high_us=made.step_time_us * reach)
 
 
 def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
@@ -112,7 +112,7 @@ def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
 
 def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:
     """What a reader should know of a language model's platform, type and attention before all else."""
-    share = found.breakdown_us.get("attention", 0.0) / found.step_us
+    share = found.breakdown_us.get("attention", 0.0) / found.step_time_us
     return (*language_warnings(c, on.spec.gpu), *on.notes, *borrowed(c), *faster_attention(c, on, share))
 
 
@@ -219,19 +219,22 @@ def _captured_memory(use: RankMemoryUse, platform: Platform) -> MemoryLine:
 
 def _mean_step(made: Prediction, steps: int) -> Prediction:
     """Of several recorded steps the mean one."""
+    setup = replace(
+        made.setup or Setup(), model_flops=sum(job_flops(made.timeline.priced.job).values()) / steps
+    )
     return replace(
-        made, step_us=made.step_us / steps, low_us=made.low_us / steps, high_us=made.high_us / steps,
-        naive_us=made.naive_us / steps, ranks=tuple(_scaled(r, steps) for r in made.ranks),
+        _scaled(made, steps), setup=setup, ranks=tuple(_scaled(r, steps) for r in made.ranks),
         breakdown_us={name: us / steps for name, us in made.breakdown_us.items()},
-        sensitivities=tuple(replace(s, if_free_us=s.if_free_us / steps) for s in made.sensitivities),
+        sensitivity=tuple(_scaled(s, steps) for s in made.sensitivity),
         notes=(*made.notes, f"the mean of {steps} steps"),
-        setup=replace(
-            made.setup or Setup(),
-            model_flops=sum(job_flops(made.timeline.priced.job).values()) / steps,
-        ),
     )  # fmt: skip
 
 
-def _scaled(rank: RankSummary, steps: int) -> RankSummary:
-    times = {f.name: getattr(rank, f.name) / steps for f in fields(rank) if f.name.endswith("_us")}
-    return replace(rank, **times)
+_Timed = TypeVar("_Timed", Prediction, RankSummary, Sensitivity)
+
+
+def _scaled(timed: _Timed, steps: int) -> _Timed:
+    """With every time divided by the number of steps."""
+    values = {f.name: getattr(timed, f.name) for f in fields(timed) if f.name.endswith("_us")}
+    times: Any = {name: us / steps for name, us in values.items() if isinstance(us, float)}
+    return replace(timed, **times)

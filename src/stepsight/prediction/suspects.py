@@ -115,6 +115,10 @@ class _Setting:
     check: str
     prior: float = LESS_COMMON
 
+    def always(self, _: float) -> str:
+        """The option that simulates it, whatever the severity."""
+        return self.assignment
+
 
 _GEMM_NAMES = "profile one step: the names of GEMM kernels hold their type"
 SETTINGS = (
@@ -169,8 +173,18 @@ def _machine(job: JobFile, asked: AskedStep, step_us: float, platform: Platform)
             )
     if spec.ranks > 1:
         ratios = _ratios(asked.response, [dict.fromkeys(COMPUTE, float(f)) for f in SEVERITIES])
-        yield Suspect(STRAGGLER, ratios * step_us, SEVERITIES, _slowest_rank, STRAGGLER_CHECK)
-    yield Suspect(DATA_LOADER, step_us * (1 + WAITS), 1 + WAITS, _waiting(step_us), DATA_CHECK, 0.5)
+        yield Suspect(
+            STRAGGLER,
+            ratios * step_us,
+            SEVERITIES,
+            "kernels of the slowest rank ×{:.2f}".format,
+            STRAGGLER_CHECK,
+        )
+
+    def waiting(severity: float) -> str:
+        return f"{(severity - 1) * step_us / 1e3:.1f} ms of waiting for data per step"
+
+    yield Suspect(DATA_LOADER, step_us * (1 + WAITS), 1 + WAITS, waiting, DATA_CHECK, 0.5)
 
 
 def _with(platform: Platform, part: str, name: str, value: float) -> Platform:
@@ -188,18 +202,6 @@ def _written(field: str, figure: float) -> Callable[[float], str]:
     return lambda severity: f"platform.{field}={figure / severity:.4g}"
 
 
-def _slowest_rank(severity: float) -> str:
-    return f"kernels of the slowest rank ×{severity:.2f}"
-
-
-def _waiting(step_us: float) -> Callable[[float], str]:
-    return lambda severity: f"{(severity - 1) * step_us / 1e3:.1f} ms of waiting for data per step"
-
-
-def _always(text: str) -> Callable[[float], str]:
-    return lambda severity: text
-
-
 def _settings(
     job: JobFile, usual_us: float, step_us: float, platform: Platform, only: Collection[str]
 ) -> Iterator[Suspect]:
@@ -214,7 +216,6 @@ def _settings(
             continue
         if not any(math.isclose(changed_us, other, rel_tol=1e-6) for other in seen):
             seen.append(changed_us)
-            change = _always(setting.assignment)
             yield Suspect(
-                setting.name, np.array([changed_us]), np.ones(1), change, setting.check, setting.prior
+                setting.name, np.array([changed_us]), np.ones(1), setting.always, setting.check, setting.prior
             )

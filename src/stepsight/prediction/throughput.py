@@ -55,14 +55,9 @@ class Throughput:
 
 
 def throughput(
-    job: Job | None,
-    ranks: int,
-    step_us: float,
-    setup: Setup | None,
-    gpu: GpuSpec | None,
-    price: float | None = None,
-    seen: Observations = (),
-) -> Throughput:
+    job: Job | None, ranks: int, step_us: float, setup: Setup | None, gpu: GpuSpec | None,
+    price: float | None = None, seen: Observations = (),
+) -> Throughput:  # fmt: skip
     """Rates of a job on ``ranks`` ranks whose step takes ``step_us``.
 
     The job may stand for a part of the step, or be left out, where ``setup`` states the FLOPs of all of it
@@ -185,13 +180,13 @@ def step_joules(dynamic_j: float | None, gpus: int, step_us: float, gpu: GpuSpec
 def energy(p: Prediction) -> Energy | None:
     """None where the board's power is not known, or every time comes from a trace."""
     priced, setup, gpus = p.timeline.priced, p.setup, len(p.ranks)
-    step_j = step_joules(priced.dynamic_j, gpus, p.step_us, p.gpu)
+    step_j = step_joules(priced.dynamic_j, gpus, p.step_time_us, p.gpu)
     if step_j is None:
         return None
     return Energy(
         step_j=step_j,
         step_wh=step_j / J_PER_WH,
-        gpu_w=step_j / (p.step_us / 1e6) / gpus,
+        gpu_w=step_j / (p.step_time_us / 1e6) / gpus,
         clock=priced.clock,
         j_per_token=step_j / setup.tokens if setup and setup.tokens else None,
         j_per_sample=step_j / setup.samples if setup and setup.samples else None,

@@ -157,7 +157,7 @@ class WholeRun:
 def whole_run(prediction: Prediction, plan: RunPlan) -> WholeRun:
     """The run that a prediction's step makes."""
     steps, gpus = plan.steps_of(prediction), len(prediction.ranks)
-    training_s = [steps * us / 1e6 for us in (prediction.step_us, prediction.low_us, prediction.high_us)]
+    training_s = [steps * us / 1e6 for us in (prediction.step_time_us, prediction.low_us, prediction.high_us)]
     seconds, every_s, failures = Range(*training_s), None, 0.0
     if plan.mtbf_hours is not None:
         mtbf_s, checkpoint_s = plan.mtbf_hours * HOUR, plan.checkpoint_seconds or 0.0

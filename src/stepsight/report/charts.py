@@ -10,23 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import accumulate, pairwise
 
-from stepsight.report.pieces import Html, joined, legend, table, tag, text
+from stepsight.report.pieces import Fragment, Html, joined, legend, table, tag, text
 
 WIDTH, HEIGHT = 720.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 8.0, 46.0
 TICKS = 5
 COLOURS = ("gemm", "communication", "embedding", "attention", "optimizer", "vector", "conv", "copy")
-
-
-@dataclass(frozen=True, slots=True)
-class Fall:
-    """One step of a waterfall: its word, by how much it moves the total, how that reads, its colour."""
-
-    word: str
-    change: float
-    shown: str
-    colour: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +57,17 @@ class Axis:
     names: tuple[str, ...] = ()
 
 
-def waterfall(first: tuple[str, float, str], falls: Sequence[Fall], last: tuple[str, float, str]) -> Html:
+def waterfall(first: Fragment, changes: Sequence[Fragment], last: Fragment) -> Html:
     """From the first total to the last one, one line for each part that moved it."""
-    reached, spans = first[1], []
-    for fall in falls:
-        spans.append((min(reached, reached + fall.change), abs(fall.change)))
-        reached += fall.change
-    most = max([first[1], last[1], *(low + wide for low, wide in spans)]) or 1.0
-    rows: list[tuple[object, ...]] = [(tag("b", first[0]), _span(0.0, first[1], most, "total"), first[2])]
-    for fall, (low, wide) in zip(falls, spans, strict=True):
-        rows.append((fall.word, _span(low, wide, most, fall.colour), fall.shown))
-    rows.append((tag("b", last[0]), _span(0.0, last[1], most, "total"), last[2]))
+    reached = [first.value, *accumulate((x.value for x in changes), initial=first.value)][1:]
+    spans = [(min(a, b), abs(b - a)) for a, b in pairwise(reached)]
+    most = max([first.value, last.value, *(low + wide for low, wide in spans)]) or 1.0
+    rows: list[tuple[object, ...]] = [
+        (x.word, _span(low, wide, most, x.colour), x.shown)
+        for x, (low, wide) in zip(changes, spans, strict=True)
+    ]
+    ends = [(tag("b", x.word), _span(0.0, x.value, most, "total"), x.shown) for x in (first, last)]
+    rows = [ends[0], *rows, ends[1]]
     return tag("div", table(("part", "", "time"), rows), classes="waterfall")
 
 
@@ -117,10 +108,9 @@ def points(
         return LEFT + (WIDTH - LEFT - RIGHT) * value / most_x
 
     below = joined(_tick_x(at(v), x.shown(v)) for v in ticks_x)
-    path = " ".join(f"{'L' if i else 'M'}{at(p.x):.1f} {up(p.y):.1f}" for i, p in enumerate(front))
     body = [_grid(ticks, up, y), below]
     if len(front) > 1:
-        body.append(Html(f'<path class="front" d="{path}"/>'))
+        body.append(Html(f'<path class="front" d="{_path(front, at, up)}"/>'))
     if limit:
         body.append(_limit(limit, up))
     colours = [line.colour or COLOURS[i % len(COLOURS)] for i, line in enumerate(drawn)]
@@ -128,6 +118,10 @@ def points(
         body.append(joined(_dot(p, colour, at, up) for p in line.points))
     meaning = legend((line.name, c) for line, c in zip(drawn, colours, strict=True))
     return joined([_svg(body, name, x, y), meaning if len(drawn) > 1 else ""])
+
+
+def _path(points: Sequence[Point], at: Callable[[float], float], up: Callable[[float], float]) -> str:
+    return " ".join(f"{'L' if i else 'M'}{at(p.x):.1f} {up(p.y):.1f}" for i, p in enumerate(points))
 
 
 def _limit(limit: tuple[float, str], up: Callable[[float], float]) -> Html:
@@ -192,8 +186,7 @@ def _line(line: Line, colour: str, at: Callable[[float], float], up: Callable[[f
         over = " ".join(f"{at(p.x):.1f} {up(p.high or 0):.1f}" for p in band)
         under = " ".join(f"{at(p.x):.1f} {up(p.low or 0):.1f}" for p in reversed(band))
         drawn.append(f'<path class="band c-{colour}" d="M{over} {under}Z"/>')
-    path = " ".join(f"{'L' if i else 'M'}{at(p.x):.1f} {up(p.y):.1f}" for i, p in enumerate(ordered))
-    drawn.append(f'<path class="line c-{colour}" d="{path}"/>')
+    drawn.append(f'<path class="line c-{colour}" d="{_path(ordered, at, up)}"/>')
     return joined([Html("".join(drawn)), *(_dot(p, colour, at, up) for p in ordered)])
 
 

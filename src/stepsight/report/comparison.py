@@ -10,9 +10,23 @@ from rich.text import Text
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.compare import Comparison
 from stepsight.prediction.display import assumed, look, rate, rate_lines, share, time
-from stepsight.report.charts import Fall, waterfall
-from stepsight.report.listing import Listing, Named, show_lines, show_listing
-from stepsight.report.pieces import Fragment, Html, bar, figures, frame, headline, joined, section, table, tag
+from stepsight.report.charts import waterfall
+from stepsight.report.pieces import (
+    Cell,
+    Fragment,
+    Html,
+    Listing,
+    bar,
+    figures,
+    frame,
+    headline,
+    joined,
+    section,
+    show_lines,
+    show_listing,
+    table,
+    tag,
+)
 
 SAME = 0.0005
 """Step times that differ by less than this share are the same."""
@@ -21,7 +35,7 @@ SAME = 0.0005
 def show_comparison(comparison: Comparison, console: Console) -> None:
     """Print the comparison."""
     for name, p in (("A", comparison.before), ("B", comparison.after)):
-        line = Text(f"{name}  {_name(p)}: {time(p.step_us)} per step (90 % interval {_interval(p)})")
+        line = Text(f"{name}  {_name(p)}: {time(p.step_time_us)} per step (90 % interval {_interval(p)})")
         line.append("" if p.fits is not False else "  DOES NOT FIT", style="bold red")
         console.print(line.append(f"\n   assumed {assumed(p)}"))
     show_lines((f"differs: {name}: {a} → {b}" for name, a, b in differences(comparison)), console)
@@ -47,8 +61,8 @@ def _interval(p: Prediction) -> str:
 def _changes(c: Comparison) -> Listing:
     """Every part and every rate of both."""
     a, b = dict(rate_lines(c.before)), dict(rate_lines(c.after))
-    rows: list[tuple[str | Named, ...]] = [
-        (Named(look(x.category).word, look(x.category).colour), time(x.before_us), time(x.after_us),
+    rows: list[tuple[Cell, ...]] = [
+        (look(x.category), time(x.before_us), time(x.after_us),
          time(x.difference_us))
         for x in c.changes
     ]  # fmt: skip
@@ -62,20 +76,21 @@ def _top(c: Comparison) -> Html:
     heading = tag("h1", "A: ", _name(a), tag("span", " compared with ", classes="on"), "B: ", _name(b))
     changed = differences(c)
     differs = table(("what differs", "A", "B"), changed, left=("A", "B")) if changed else ""
-    number = tag("div", headline(b.step_us, " (B)"), classes="headline")
+    number = tag("div", headline(b.step_time_us, " (B)"), classes="headline")
     verdict = tag("p", comparison_sentence(c), classes="verdict")
-    entries = [("A", time(a.step_us), _interval(a)), ("B", time(b.step_us), _interval(b))]
+    entries = [("A", time(a.step_time_us), _interval(a)), ("B", time(b.step_time_us), _interval(b))]
     return joined([heading, differs, number, verdict, figures(entries)])
 
 
 def _waterfall(c: Comparison) -> Html:
     whole_a, whole_b = (sum(p.breakdown_us.values()) for p in (c.before, c.after))
     falls = [
-        Fall(look(x.category).word, x.difference_us, _signed(x.difference_us), look(x.category).colour)
+        Fragment(look(x.category).word, x.difference_us, _signed(x.difference_us), look(x.category).colour)
         for x in c.changes
         if abs(x.difference_us) >= 0.0005 * max(whole_a, whole_b, 1e-9)
     ]
-    drawn = waterfall(("A", whole_a, time(whole_a)), falls, ("B", whole_b, time(whole_b)))
+    ends = (Fragment(name, us, time(us), "total") for name, us in (("A", whole_a), ("B", whole_b)))
+    drawn = waterfall(next(ends), falls, next(ends))
     lead = "From A's step to B's, part by part: what got shorter and what got longer."
     return section("From A to B", drawn, lead=lead)
 
@@ -101,9 +116,9 @@ def comparison_sentence(c: Comparison) -> str:
     """Which is faster, by what factor and by how much time; where steps do different work, by its rate."""
     if not c.same_work:
         return f"{_work_words(c)}: {_rate_words(c)}."
-    if abs(c.after.step_us - c.before.step_us) <= SAME * c.before.step_us:
+    if abs(c.after.step_time_us - c.before.step_time_us) <= SAME * c.before.step_time_us:
         return "A and B take the same time."
-    by, ratio = time(abs(c.difference_us)), c.after.step_us / c.before.step_us
+    by, ratio = time(abs(c.difference_us)), c.after.step_time_us / c.before.step_time_us
     if ratio < 1:
         return f"B's step is {share(1 - ratio)} shorter than A's: {by} less ({c.speedup:.2f}× as fast)."
     return f"B's step is {share(ratio - 1)} longer than A's: {by} more ({c.speedup:.2f}× as fast)."

@@ -8,10 +8,12 @@ from rich.console import Console
 
 from stepsight.prediction.display import share, time
 from stepsight.prediction.traced.inspection import Inspection, RankView
-from stepsight.report.listing import Bar, Cell, Listing, show_lines, show_listing
 from stepsight.report.pieces import (
+    Bar,
+    Cell,
     Fragment,
     Html,
+    Listing,
     figures,
     frame,
     headline,
@@ -19,6 +21,8 @@ from stepsight.report.pieces import (
     notes,
     searchable,
     section,
+    show_lines,
+    show_listing,
     tag,
 )
 from stepsight.terminal import counted

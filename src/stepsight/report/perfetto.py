@@ -30,6 +30,8 @@ MOST_RANKS = 64
 MOST_LAUNCHES = 100_000
 """Bounds the file (about 600 bytes per launch) to what a browser opens within seconds."""
 
+REPEATED = "micro-batches that repeat those before are not drawn"
+
 Event = dict[str, Any]
 
 
@@ -40,10 +42,6 @@ class _Drawn:
     times: RankTimes
     launches: Launches
     also: int
-
-    @property
-    def rank(self) -> int:
-        return self.times.rank
 
     @property
     def number(self) -> int:
@@ -81,7 +79,7 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
     Without ``ranks`` it draws as many as a browser opens easily: all of a small job, and of
     a large one those that differ.
     """
-    timeline = prediction.timeline
+    timeline, skipped = prediction.timeline, prediction.timeline.micro_batches_left_out
     drawn = [_drawn(timeline, a) for a in _chosen(prediction, ranks)]
     clock = _Clock(min(_first(d.times) for d in drawn))
     flows = count(1)  # Perfetto takes only whole numbers for the two ends of an arrow.
@@ -96,11 +94,11 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
     return msgspec.json.encode(
         {
             "otherData": {
-                **_cut(timeline),
+                **({"left_out": f"{skipped:,} {REPEATED}"} if skipped else {}),
                 "generator": "stepsight",
                 "workload": prediction.workload,
                 "platform": prediction.platform,
-                "step_time_us": float(prediction.step_us),
+                "step_time_us": float(prediction.step_time_us),
                 "ranks": len(prediction.ranks),
                 "ranks_drawn": len(drawn),
             },
@@ -108,14 +106,6 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
             "traceEvents": events,
         }
     )
-
-
-def _cut(timeline: Timeline) -> dict[str, str]:
-    """What a reader of the file must know first: it does not draw the whole step."""
-    skipped = timeline.micro_batches_left_out
-    if not skipped:
-        return {}
-    return {"left_out": f"{skipped:,} micro-batches that repeat those before are not drawn"}
 
 
 def _chosen(prediction: Prediction, ranks: Sequence[int] | None) -> list[RankSet]:
@@ -182,7 +172,7 @@ def _device(one: _Drawn, clock: _Clock, flows: Iterator[int]) -> Iterator[Event]
     made = one.launches
     for k, (op, item) in enumerate(zip(made.ops, made.items, strict=True)):
         place = (one.number, one.track(k))
-        event = clock.slice(name_of(item), times.lane.category[k], place, times.start_us[k], times.end_us[k])
+        event = clock.slice(item.label, times.lane.category[k], place, times.start_us[k], times.end_us[k])
         yield {**event, "args": {**_describe(item), "op": op.name, "source": made.sources[k].label}}
         if times.begin_us[k] > times.start_us[k]:
             # Two halves inside the collective: Perfetto turns an arrow round that leads to a
@@ -222,10 +212,10 @@ def _meetings(
             if isinstance(item, Collective):
                 called[item.group] = ordinal = called.get(item.group, 0) + 1
                 sets = enumerate(groups.get(item.group, ()))
-                own = next((i for i, group in sets if one.rank in group.ranks), -1)
+                own = next((i for i, group in sets if one.times.rank in group.ranks), -1)
                 met.setdefault((item.group, own, ordinal), []).append((one, k))
     for there in met.values():
-        last, at = max(there, key=lambda spot: (spot[0].times.start_us[spot[1]], -spot[0].rank))
+        last, at = max(there, key=lambda spot: (spot[0].times.start_us[spot[1]], -spot[0].times.rank))
         ts = clock.at(last.times.start_us[at])
         # Where the last rank is one that is not drawn, nobody drawn kept the others waiting.
         if ts < clock.at(last.times.begin_us[at]):
@@ -262,8 +252,3 @@ def launches(timeline: Timeline, times: RankTimes) -> Launches:
         timeline.times[number].mark_us[lane.tape.launch_mark, 0, column],
         tuple(Source(int(source)) for source in times.lane.source[:, column]),
     )  # fmt: skip
-
-
-def name_of(item: Kernel | Collective) -> str:
-    """What a launch is called: its own name, else its kind."""
-    return item.label

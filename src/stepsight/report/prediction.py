@@ -12,6 +12,7 @@ from stepsight.estimate import Source
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.breakdown import EXPOSED, HOST, IDLE, WAITING, Sensitivity
 from stepsight.prediction.display import (
+    Look,
     assumed,
     change,
     energy_words,
@@ -23,13 +24,14 @@ from stepsight.prediction.display import (
     source_look,
     time,
 )
-from stepsight.prediction.embedding import EmbeddingFigures
+from stepsight.prediction.embedding import EmbeddingFigures, TableFigures
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.whole_run import WholeRun
-from stepsight.report.listing import Bar, Listing, Named, show_lines, show_listing
 from stepsight.report.pieces import (
+    Bar,
     Fragment,
     Html,
+    Listing,
     bar,
     figures,
     frame,
@@ -39,6 +41,8 @@ from stepsight.report.pieces import (
     notes,
     searchable,
     section,
+    show_lines,
+    show_listing,
     table,
     tag,
     term,
@@ -105,56 +109,57 @@ def page(prediction: Prediction, run: WholeRun | None = None) -> str:
         _memory(prediction),
         _trust(prediction),
     ]
-    title = f"{prediction.workload or 'step'} on {prediction.platform}: {time(prediction.step_us)}"
+    title = f"{prediction.workload or 'step'} on {prediction.platform}: {time(prediction.step_time_us)}"
     return frame(title, _top(prediction), sections, scripts=[script])
 
 
 def tables_listing(found: EmbeddingFigures) -> Listing:
     """The tables that take longest, hottest first."""
-    rows = []
-    for f in found.tables[:MOST_TABLES_LISTED]:
-        ranks = str(f.ranks[0]) if len(f.ranks) == 1 else f"{len(f.ranks)} ranks"
-        cached = f", cache of {share(f.cache_share)} holds {share(f.hit_rate)}"
-        tier = f.placement + (cached if f.placement in CACHED else "")
-        rows.append(
-            (f.name, time(f.time_us), f"{f.lookups:,.0f}", f"{f.reuse:.1f}", size(f.memory_bytes),
-             size(f.exchanged_bytes), ranks, f"{f.kind.replace('_', '-')}, {tier}")
-        )  # fmt: skip
+    titles = ("table", "time", "lookups", "reuse", "traffic", "sent", "ranks", "where")
+    rows = [
+        (f.name, time(f.time_us), f"{f.lookups:,.0f}", f"{f.reuse:.1f}", size(f.memory_bytes),
+         size(f.exchanged_bytes), str(f.ranks[0]) if len(f.ranks) == 1 else f"{len(f.ranks)} ranks", _tier(f))
+        for f in found.tables[:MOST_TABLES_LISTED]
+    ]  # fmt: skip
     more = len(found.tables) - MOST_TABLES_LISTED
     if more > 0:
         rows.append(("…", "", "", "", "", "", "", f"and {more} more (see --json)"))
-    titles = ("table", "time", "lookups", "reuse", "traffic", "sent", "ranks", "where")
     return Listing("tables, by lookup and update", titles, rows, ("where",))
+
+
+def _tier(f: TableFigures) -> str:
+    """How a table is cut and where it lies, with its cache."""
+    cached = f", cache of {share(f.cache_share)} holds {share(f.hit_rate)}" if f.placement in CACHED else ""
+    return f"{f.kind.replace('_', '-')}, {f.placement}{cached}"
 
 
 def embedding_sections(found: EmbeddingFigures) -> list[Html]:
     """Every table, hottest first, and what each rank looks up and sends; a click on a heading sorts."""
     titles = (
-        "table", "time", "forward", "backward", "lookups", "distinct rows", "reuse", "cached rows",
-        "from memory", "through L2", "sent", "ranks", "where",
+        "table", "time", "forward", "backward", "lookups", "distinct rows", "reuse", "from memory",
+        "through L2", "sent", "ranks", "where",
     )  # fmt: skip
     rows = [
         (f.name, time(f.time_us), time(f.forward_us), time(f.backward_us), f"{f.lookups:,.0f}",
-         f"{f.unique_rows:,.0f}", f"{f.reuse:.1f}", share(f.hit_rate), size(f.memory_bytes),
-         size(f.cache_bytes), size(f.exchanged_bytes), _listed(f.ranks),
-         f"{f.kind.replace('_', '-')}, {f.placement}")
+         f"{f.unique_rows:,.0f}", f"{f.reuse:.1f}", size(f.memory_bytes), size(f.cache_bytes),
+         size(f.exchanged_bytes), _listed(f.ranks), _tier(f))
         for f in found.tables[:MOST_TABLES]
     ]  # fmt: skip
     listing = searchable("tables", table(titles, rows, left=("ranks", "where")), placeholder="find a table")
     cut = f" The first {MOST_TABLES} of {len(found.tables):,}." if len(found.tables) > MOST_TABLES else ""
     lead = f"Each table by itself, hottest first: one batch, forward and backward.{cut}"
     made = [section("Tables", listing, lead=lead)]
-    if len(found.ranks) == 1:
-        return made
-    loads = [
-        (str(r.rank), str(r.tables), time(r.forward_us + r.backward_us), f"{r.lookups:,.0f}",
-         size(r.memory_bytes), size(r.sent_bytes), r.hottest)
-        for r in found.ranks[:MOST_RANKS_OF_TABLES]
-    ]  # fmt: skip
-    columns = ("rank", "tables", "time", "lookups", "from memory", "sent", "hottest table")
-    drawn = searchable("ranks", table(columns, loads, left=("hottest table",)))
-    lead = f"The busiest rank looks up {share(found.imbalance)} longer than the mean."
-    return [*made, section("Lookups of each rank", drawn, lead=lead)]
+    if len(found.ranks) > 1:
+        loads = [
+            (str(r.rank), str(r.tables), time(r.forward_us + r.backward_us), f"{r.lookups:,.0f}",
+             size(r.memory_bytes), size(r.sent_bytes), r.hottest)
+            for r in found.ranks[:MOST_RANKS_OF_TABLES]
+        ]  # fmt: skip
+        columns = ("rank", "tables", "time", "lookups", "from memory", "sent", "hottest table")
+        drawn = searchable("ranks", table(columns, loads, left=("hottest table",)))
+        lead = f"The busiest rank looks up {share(found.imbalance)} longer than the mean."
+        made.append(section("Lookups of each rank", drawn, lead=lead))
+    return made
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -177,12 +182,12 @@ def _headline(p: Prediction) -> Text:
     text = Text()
     text.append(f"{p.workload or 'step'} on {p.platform}\n", style="bold")
     text.append("step time  ")
-    text.append(time(p.step_us), style="bold green")
+    text.append(time(p.step_time_us), style="bold green")
     text.append(f"   (90 % interval {time(p.low_us)} to {time(p.high_us)})")
     if p.basis:
         text.append(f"\nbasis      {_BASES[p.basis]}")
     if p.measured_us is not None:
-        error = p.step_us / p.measured_us - 1
+        error = p.step_time_us / p.measured_us - 1
         text.append(f"\nmeasured   {time(p.measured_us)}   (prediction {100 * error:+.1f} %)")
     elif p.origin is not None:
         text.append(f"\ntraced     {time(p.origin.step_us)} on {p.origin.platform}, as recorded")
@@ -200,7 +205,9 @@ def _headline(p: Prediction) -> Text:
 
 
 def _top(p: Prediction) -> Html:
-    step = tag("div", headline(p.step_us), tag("div", _interval(p), classes="interval"), classes="headline")
+    step = tag(
+        "div", headline(p.step_time_us), tag("div", _interval(p), classes="interval"), classes="headline"
+    )
     name = tag("h1", p.workload or "step", tag("span", " on ", classes="on"), p.platform)
     assumption = tag("p", f"Assumed: {assumed(p)}.", classes="assumed")
     return joined([name, _fits(p), step, assumption, tag("p", _verdict(p), classes="verdict"), _figures(p)])
@@ -216,12 +223,12 @@ def _fits(p: Prediction) -> Html:
 
 def _interval(p: Prediction) -> Html:
     """The interval on a scale that begins at zero, with the measurement where there is one."""
-    top = 1.04 * max(p.high_us, p.step_us, p.measured_us or 0.0) or 1.0
-    low, mid, high = (SCALE_WIDTH * us / top for us in (p.low_us, p.step_us, p.high_us))
+    top = 1.04 * max(p.high_us, p.step_time_us, p.measured_us or 0.0) or 1.0
+    low, mid, high = (SCALE_WIDTH * us / top for us in (p.low_us, p.step_time_us, p.high_us))
     seen, words = "", [f"90 % interval {time(p.low_us)} to {time(p.high_us)}"]
     if p.measured_us is not None:
         at = SCALE_WIDTH * p.measured_us / top
-        off = change(p.step_us / p.measured_us - 1, 1)
+        off = change(p.step_time_us / p.measured_us - 1, 1)
         words.append(f"▲ measured {time(p.measured_us)} (prediction {off})")
         seen = f'<path d="M{at:.1f} 2l5 8h-10z" fill="var(--ink)"/>'
     drawing = (
@@ -237,8 +244,8 @@ def _interval(p: Prediction) -> Html:
 def _verdict(p: Prediction) -> Html:
     """Why it takes that long, in a sentence or two."""
     sentences = [_largest(p)] if p.breakdown_us else []
-    strongest = min(p.sensitivities, key=lambda s: _strength(p, s), default=None)
-    shorter = strongest.if_free_us / (p.step_us or 1.0) - 1 if strongest else 0.0
+    strongest = min(p.sensitivity, key=lambda s: _strength(p, s), default=None)
+    shorter = strongest.if_free_us / (p.step_time_us or 1.0) - 1 if strongest else 0.0
     if strongest and -shorter >= MATTERS:
         word = "host work" if strongest.category == HOST else look(strongest.category).word
         would = f" took no time, the step would take {time(strongest.if_free_us)} ({change(shorter)})."
@@ -252,7 +259,7 @@ def _verdict(p: Prediction) -> Html:
 
 def _strength(p: Prediction, s: Sensitivity) -> tuple[float, float]:
     """By the step that is left without it; of two that leave as much, the larger one."""
-    return round(s.if_free_us / (p.step_us or 1.0), 3), -p.breakdown_us.get(s.category, 0.0)
+    return round(s.if_free_us / (p.step_time_us or 1.0), 3), -p.breakdown_us.get(s.category, 0.0)
 
 
 def _largest(p: Prediction) -> Html:
@@ -291,7 +298,7 @@ def _breakdown(p: Prediction) -> Listing:
         shown, us = look(row["part"]), row["time_us"]
         drawn = Bar((Fragment(shown.word, row["share"], share(row["share"]), shown.colour),), 1.0)
         without = "" if row["step_if_free_us"] is None else time(row["step_if_free_us"])
-        rows.append((Named(shown.word, shown.colour), time(us), share(row["share"]), drawn, without))
+        rows.append((shown, time(us), share(row["share"]), drawn, without))
     titles = ("what the device does", "time", "share", "", "step without it")
     return Listing("where the step goes (mean over ranks)", titles, rows)
 
@@ -331,7 +338,7 @@ def _ranks(p: Prediction) -> Listing:
 
 
 def _why(p: Prediction) -> str:
-    step = p.step_us or 1.0
+    step = p.step_time_us or 1.0
     words = [f"exposed communication {share(p.exposed_communication_us / step)} of the step"]
     if p.language is not None and p.language.bubble >= 0.001:
         words[0] += f" (pipeline bubble {share(p.language.bubble)})"
@@ -362,7 +369,7 @@ def _memory(p: Prediction) -> Html | None:
     m = p.memory
     colours = ("gemm", "embedding", "copy", "optimizer", "attention", "vector", "conv", "other")
     parts = [Fragment(n, b, size(b), colours[i % len(colours)]) for i, (n, b) in enumerate(_held(m))]
-    rows = [(Named(x.word, x.colour), x.shown, share(x.value / (m.usable_bytes or 1.0))) for x in parts]
+    rows = [(Look(x.word, x.colour), x.shown, share(x.value / (m.usable_bytes or 1.0))) for x in parts]
     held = Listing("", ("what is held", "size", "of what is usable"), rows)
     fits = tag("span", fits_words(m), classes="good" if m.fits else "bad")
     where = f"rank {m.rank}, the fullest" if len(p.ranks) > 1 else "the device"

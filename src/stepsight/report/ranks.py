@@ -10,8 +10,7 @@ import numpy as np
 
 from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING, RankSummary
 from stepsight.prediction.display import look, share, time
-from stepsight.report.listing import Bar, Cell, Listing
-from stepsight.report.pieces import Fragment, Html, section, tag
+from stepsight.report.pieces import Bar, Cell, Fragment, Html, Listing, section
 from stepsight.simulate.timeline import Timeline
 
 
@@ -83,14 +82,13 @@ def most_telling(sets: Sequence[RankSet], ranks: Sequence[RankSummary], most: in
 
 
 MOST_BARS = 16
-"""Ranks that differ get a bar each up to here; beyond, a strip shows them all at once."""
-STRIP_HEIGHT = 100.0
+"""Ranks that differ get a bar each up to here; beyond, the few that stand out."""
 WAITING_MATTERS = 0.05
 """Waiting below this share of a step is not worth a sentence."""
 
 
 def rank_section(ranks: Sequence[RankSummary]) -> Html:
-    """A bar for each rank that differs, or a strip of all and the few that stand out."""
+    """A bar for each rank that differs; of many, for the few that stand out."""
     sets = identical_summaries(ranks)
     longest = max((r.step_us for r in ranks), default=0.0) or 1.0
     if len(sets) <= MOST_BARS:
@@ -103,7 +101,7 @@ def rank_section(ranks: Sequence[RankSummary]) -> Html:
         (f"median, rank {by_compute[len(ranks) // 2].rank:,}", by_compute[len(ranks) // 2]),
         (f"least busy, rank {by_compute[0].rank:,}", by_compute[0]),
     ]
-    return section("Ranks", _strip(ranks, longest), _bars(telling, longest), lead=_lead(sets, ranks))
+    return section("Ranks", _bars(telling, longest), lead=_lead(sets, ranks))
 
 
 def _lead(sets: Sequence[RankSet], ranks: Sequence[RankSummary]) -> str:
@@ -141,34 +139,3 @@ def _bars(named: Sequence[tuple[str, RankSummary]], longest: float) -> Html:
         figures = (time(us) for us in (r.step_us, *(us for _, _, us in _split(r))))
         rows.append((name.replace("rank ", "rank\u00a0"), Bar(parts, longest, name), *figures))
     return Listing("", ("rank", "", "step", "compute", "exposed", "waiting", "idle"), rows).html()
-
-
-def _strip(ranks: Sequence[RankSummary], longest: float) -> Html:
-    """All ranks from left to right as stacked areas, one path a part."""
-    base = [0.0] * len(ranks)
-    drawn = []
-    for index, (word, colour, _) in enumerate(_split(ranks[0])):
-        top = [b + _split(r)[index][2] for b, r in zip(base, ranks, strict=True)]
-        shape = _area(base, top, longest)
-        drawn.append(Html(f'<path class="c-{_flat(colour)}" d="{shape}"><title>{word}</title></path>'))
-        base = top
-    label = f"{len(ranks)} ranks from left to right, each split into compute, communication, waiting and idle"
-    strip = Html(
-        f'<svg class="strip" viewBox="0 0 {len(ranks)} {STRIP_HEIGHT:.0f}" preserveAspectRatio="none" '
-        f'role="img" aria-label="{label}">{"".join(drawn)}</svg>'
-    )
-    return Html(strip + tag("p", f"rank 0 on the left, rank {len(ranks) - 1:,} on the right", classes="soft"))
-
-
-def _flat(colour: str) -> str:
-    """An area cannot be hatched by a style's gradient, so waiting has a plain colour here."""
-    return "waiting-flat" if colour == "waiting" else colour
-
-
-def _area(base: Sequence[float], top: Sequence[float], longest: float) -> str:
-    def y(us: float) -> str:
-        return f"{STRIP_HEIGHT * (1 - us / longest):.1f}"
-
-    ahead = "".join(f"V{y(us)}H{i + 1}" for i, us in enumerate(top))
-    back = "".join(f"V{y(base[i])}H{i}" for i in reversed(range(len(base))))
-    return f"M0 {y(base[0])}{ahead}{back}Z"

@@ -11,7 +11,7 @@ from stepsight.prediction.diagnosis import SLOW, USUAL, Diagnosis
 from stepsight.prediction.display import change, look, share, size, time
 from stepsight.prediction.learn.lesson import Lesson, RunResult, Validation
 from stepsight.prediction.whole_run import WholeRun
-from stepsight.report.listing import Listing, Report
+from stepsight.report.pieces import Listing, Report
 from stepsight.terminal import counted
 
 
@@ -68,9 +68,10 @@ def diagnosis_report(found: Diagnosis) -> Report:
     """Whether a step is slow, and why it may be."""
     p = found.prediction
     sentence = (
-        f"measured {time(found.measured_us)} per step, expected {time(p.step_us)} (90 % interval"
+        f"measured {time(found.measured_us)} per step, expected {time(p.step_time_us)} (90 % interval"
         f" {time(p.low_us)} to {time(p.high_us)}): {found.verdict},"
-        f" {found.measured_us / p.step_us:.2f} times the prediction, percentile {100 * found.percentile:.1f}"
+        f" {found.measured_us / p.step_time_us:.2f} times the prediction, percentile"
+        f" {100 * found.percentile:.1f}"
     )
     usual = "no fault: the difference is within what the prediction does not know"
     longer = [(look(name).word, f"+{time(us)}") for name, us in found.longer]
@@ -121,7 +122,7 @@ def advice_report(found: Advised, most: int | None = None) -> Report:
         lead = "does not fit; changes that make it fit, those that lose the least time first"
         nothing = "nothing that was tried makes it fit"
     return Report(
-        f"{p.workload or 'step'} on {p.platform}: {time(p.step_us)} per step{memory}",
+        f"{p.workload or 'step'} on {p.platform}: {time(p.step_time_us)} per step{memory}",
         (lead, *found.notes, *([] if found.changes else [nothing])),
         (_changes(found, found.changes[:most]),),
     )

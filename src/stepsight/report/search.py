@@ -15,8 +15,20 @@ from rich.text import Text
 from stepsight.prediction.breakdown import IDLE, WAITING
 from stepsight.prediction.display import change, look
 from stepsight.report.charts import Axis, Line, Point, compact, lines, points
-from stepsight.report.listing import Listing, show_lines, show_listing
-from stepsight.report.pieces import Fragment, Html, bar, frame, legend, notes, section, table, tag
+from stepsight.report.pieces import (
+    Fragment,
+    Html,
+    Listing,
+    bar,
+    frame,
+    legend,
+    notes,
+    section,
+    show_lines,
+    show_listing,
+    table,
+    tag,
+)
 from stepsight.terminal import counted
 from stepsight.tuning.answer import Answer, Neighbour, part_word, settings_text, why
 from stepsight.tuning.dimensions import short_name, short_names
@@ -261,6 +273,7 @@ EXPOSED_COLOURS = {
     "tensor": "comm-tensor", "shard": "comm-shard", "data": "comm-shard", "pipeline": "comm-pipeline",
 }  # fmt: skip
 """Exposed communication by axis of parallelism: shades of one colour."""
+
 COMPUTE, COMMUNICATION, BUBBLE, HOST_BOUND = "compute", "communication", "pipeline bubble", "host"
 LIMITS = 0.2
 """The share of a step from which something other than compute counts as what limits it."""

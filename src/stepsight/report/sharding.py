@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from stepsight.prediction.display import change, share, size, time
-from stepsight.report.listing import Bar, Listing, show_lines, show_listing
 from stepsight.report.pieces import (
+    Bar,
     Fragment,
     Html,
+    Listing,
     bar,
     figures,
     frame,
@@ -19,6 +20,8 @@ from stepsight.report.pieces import (
     joined,
     legend,
     section,
+    show_lines,
+    show_listing,
     table,
     tag,
 )

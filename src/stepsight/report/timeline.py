@@ -17,7 +17,7 @@ from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.display import look, size, source_look
 from stepsight.program.job import Collective, Kernel, Op
-from stepsight.report.perfetto import launches, name_of
+from stepsight.report.perfetto import launches
 from stepsight.report.pieces import Html, asset, joined, legend, tag, text
 from stepsight.report.ranks import RankSet, most_telling
 from stepsight.simulate.timeline import RankTimes, Timeline
@@ -113,7 +113,7 @@ def _cut(prediction: Prediction) -> list[Html]:
 
 def _spoken(prediction: Prediction, drawn: Sequence[RankSet]) -> str:
     names = ", ".join(a.label for a in drawn[:4]) + (" …" if len(drawn) > 4 else "")
-    return f"Timeline of {names}: host and streams over the step of {prediction.step_us:.0f} µs"
+    return f"Timeline of {names}: host and streams over the step of {prediction.step_time_us:.0f} µs"
 
 
 def _data(prediction: Prediction, drawn: Sequence[RankSet]) -> bytes:
@@ -163,10 +163,7 @@ def _tracks(timeline: Timeline, times: RankTimes, words: _Words) -> list[_Track]
     host = _track("host", times.op_start_us, times.op_end_us, kinds, none, none)
     slices = zip(made.items, times.lane.category, made.ops, made.sources, strict=True)
     launch_kinds = np.array(
-        [
-            words.kind(name_of(item), c, _detail(item), op.name, source.label)
-            for item, c, op, source in slices
-        ],
+        [words.kind(item.label, c, _detail(item), op.name, source.label) for item, c, op, source in slices],
         dtype=np.int64,
     )
     tracks = [host]

@@ -31,8 +31,7 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import HUGECTR_STACK, JOINT_STACK, OWN_PROGRAMS
 from stepsight.workload.files import resolve
 
-_CONSTANTS = area("sharding")
-LEVEL = _CONSTANTS.number("LEVEL")
+C = area("sharding")
 STACK_KINDS = {JOINT_STACK: (TABLE_WISE,), HUGECTR_STACK: (TABLE_WISE, ROW_WISE, DATA_PARALLEL)}
 """Ways of sharding of stacks that do not have all of them."""
 
@@ -100,7 +99,7 @@ class Choice:
     def level(self) -> bool:
         """Whether the step hardly depends on the plan: host, dense part or link decide."""
         fitting = [c.step_us for c in self.candidates if c.fits]
-        return len(fitting) > 1 and max(fitting) <= min(fitting) * (1 + LEVEL)
+        return len(fitting) > 1 and max(fitting) <= min(fitting) * (1 + C.LEVEL)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the console shows, and the winning plan itself."""
@@ -281,7 +280,7 @@ def _why(
         over = memory[rank] - rules.memory_bytes
         return f"memory: rank {rank} is {over / 1e9:.1f} GB over"
     slower = step_us[this] / step_us[best] - 1
-    if slower < LEVEL:
+    if slower < C.LEVEL:
         return "same time"
     mine, theirs = (loads.each(itemgetter([i])) for i in (this, best))
     swapped = {
@@ -298,7 +297,7 @@ def _why(
 
 
 def _words(cause: str, share: float, loads: Loads) -> str:
-    if share < LEVEL:
+    if share < C.LEVEL:
         return "several small causes together"
     if cause == "gradients":
         return "all_reduce of replicated tables"

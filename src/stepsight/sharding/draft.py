@@ -14,11 +14,11 @@ from stepsight.sharding.loads import COLUMNS, EXTRAS, LOOKUPS, MEMORY, Loads, Pa
 from stepsight.sharding.rules import Rules, TableSharding, holders
 from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_ROW_WISE, TABLE_WISE, Plan, Shard
 
-_CONSTANTS = area("sharding")
-COLD_RANKS = _CONSTANTS.whole("COLD_RANKS")
-MOVES = _CONSTANTS.whole("MOVES")
-SPREADS = _CONSTANTS.whole("SPREADS")
-SWAPS = _CONSTANTS.whole("SWAPS")
+C = area("sharding")
+COLD_RANKS = C.whole("COLD_RANKS")
+MOVES = C.whole("MOVES")
+SPREADS = C.whole("SPREADS")
+SWAPS = C.whole("SWAPS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,25 +22,19 @@ import numpy as np
 
 from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.bound import least_loads
 from stepsight.sharding.draft import Draft, Move, changes, shaken, spreads
 from stepsight.sharding.loads import Loads
-from stepsight.sharding.rules import Rules, TableSharding, holders
+from stepsight.sharding.rules import Rules, TableSharding, holders, least_loads
 from stepsight.sharding.starts import packed, starts, table_weights
 from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.plan import TABLE_WISE, Plan, Shard
 
-_CONSTANTS = area("sharding")
-CLOSE_ENOUGH = _CONSTANTS.number("CLOSE_ENOUGH")
-EVENNESS = _CONSTANTS.number("EVENNESS")
-LEAST_EXPOSED = _CONSTANTS.number("LEAST_EXPOSED")
-OVERFULL = _CONSTANTS.number("OVERFULL")
-PLANS = _CONSTANTS.whole("PLANS")
-QUICK_ERROR = _CONSTANTS.number("QUICK_ERROR")
-SHAKES = _CONSTANTS.whole("SHAKES")
-SIMULATED_PLANS = _CONSTANTS.whole("SIMULATED_PLANS")
-STARTS = _CONSTANTS.whole("STARTS")
-WALKED = _CONSTANTS.whole("WALKED")
+C = area("sharding")
+PLANS = C.whole("PLANS")
+SHAKES = C.whole("SHAKES")
+SIMULATED_PLANS = C.whole("SIMULATED_PLANS")
+STARTS = C.whole("STARTS")
+WALKED = C.whole("WALKED")
 
 OBJECTIVES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "mean": lambda us: np.asarray(us.mean(axis=-1)),
@@ -128,7 +122,7 @@ class _Search:
             best[kinds] = self._improve(drafts, fewer)
         draft, score = best[kinds]
         step_us = self._step_us(draft)
-        plans = {d.plan("search"): s for d, s in best.values() if s <= score * (1 + QUICK_ERROR)}
+        plans = {d.plan("search"): s for d, s in best.values() if s <= score * (1 + C.QUICK_ERROR)}
         plan, *rivals = sorted(plans, key=lambda plan: plans[plan])
         return Found(
             plan, step_us, self.bound_us, self.priced, self._seconds(), self._fits(draft), self.timed_out,
@@ -163,7 +157,7 @@ class _Search:
         if drafts:
             scores = self._score(self.costs.times(np.stack([draft.sums for draft in drafts])))
             every += zip(drafts, scores.tolist(), strict=True)
-        if all(score >= OVERFULL for _, score in every) and (packing := packed(self.costs, self.rules)):
+        if all(score >= C.OVERFULL for _, score in every) and (packing := packed(self.costs, self.rules)):
             every.append((packing, float(self._score(packing.loads())[0])))
         return sorted(every, key=lambda start: start[1])[:STARTS]
 
@@ -209,9 +203,9 @@ class _Search:
         """Step time and a little evenness; of a plan that does not fit, how far it is from fitting."""
         self.priced += len(loads)
         step = self.reduce(self.pricer.times(loads))
-        score = np.asarray(step + EVENNESS * self._evenness(loads))
+        score = np.asarray(step + C.EVENNESS * self._evenness(loads))
         over = self._overflow(loads)
-        return np.where(over > 0, OVERFULL * (1 + over), score)
+        return np.where(over > 0, C.OVERFULL * (1 + over), score)
 
     def _overflow(self, loads: Loads) -> FloatArray:
         """Bytes that are not there, on the worst day, as a share of a rank's room."""
@@ -226,14 +220,14 @@ class _Search:
         step = self.reduce(self.pricer.times(Loads.joined([now, *longer])))
         added = [max(0.05 * self.reduce(_soft_max(us))[0], 1e-9) for us in self._waits(now)]
         return tuple(
-            float(np.clip((us - step[0]) / more, LEAST_EXPOSED, 1.0))
+            float(np.clip((us - step[0]) / more, C.LEAST_EXPOSED, 1.0))
             for us, more in zip(step[1:], added, strict=True)
         )
 
     def _roughly(self, loads: Loads, exposed: tuple[float, ...]) -> FloatArray:
         """An order of merit without a walk: the busiest ranks' loads, and memory that is not there."""
         over = self._overflow(loads)
-        return np.where(over > 0, OVERFULL * (1 + over), self._evenness(loads, exposed))
+        return np.where(over > 0, C.OVERFULL * (1 + over), self._evenness(loads, exposed))
 
     def _evenness(self, loads: Loads, exposed: tuple[float, ...] = (1.0,) * len(LOADS)) -> FloatArray:
         """What the step waits for: the busiest rank of each load, the next ones too."""
@@ -262,7 +256,7 @@ class _Search:
             return True
         if self.last_plan is not None and self.priced >= self.last_plan:
             return True
-        if self.best_us <= self.bound_us * (1 + CLOSE_ENOUGH) and self.best_score < OVERFULL:
+        if self.best_us <= self.bound_us * (1 + C.CLOSE_ENOUGH) and self.best_score < C.OVERFULL:
             return True
         return self.costs.ranks == 1 or idle >= SHAKES
 

@@ -19,12 +19,12 @@ from stepsight.sharding.rules import Rules, TableSharding, holders
 from stepsight.sharding.steps import PlanPricer
 from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 
-_CONSTANTS = area("sharding")
-EXCHANGE_WEIGHTS = _CONSTANTS.numbers("EXCHANGE_WEIGHTS")
-GRAINS = _CONSTANTS.numbers("GRAINS")
-REPLICATE = _CONSTANTS.numbers("REPLICATE")
-STEEPNESS = _CONSTANTS.whole("STEEPNESS")
-NODES = _CONSTANTS.whole("NODES")
+C = area("sharding")
+EXCHANGE_WEIGHTS = C.numbers("EXCHANGE_WEIGHTS")
+GRAINS = C.numbers("GRAINS")
+REPLICATE = C.numbers("REPLICATE")
+STEEPNESS = C.whole("STEEPNESS")
+NODES = C.whole("NODES")
 
 WAITS = 4
 """Forward, exchange, backward, copy of the indices."""

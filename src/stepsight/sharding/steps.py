@@ -127,9 +127,9 @@ def _leaving(columns: FloatArray, per_column: float, per_node: int) -> tuple[Flo
     return whole * per_column * (n - per_node) * columns, whole * per_column * elsewhere
 
 
-_CONSTANTS = area("sharding")
-CUT_WIDTH = _CONSTANTS.whole("CUT_WIDTH")
-MOST_CUT = _CONSTANTS.whole("MOST_CUT")
+C = area("sharding")
+CUT_WIDTH = C.whole("CUT_WIDTH")
+MOST_CUT = C.whole("MOST_CUT")
 
 COPY_INDICES, COPY_OFFSETS, FORWARD, JOIN, BACKWARD, EXCHANGE, EXCHANGE_BACK = (
     "copy_indices", "copy_offsets", "forward", "join", "backward", "exchange", "exchange_back",

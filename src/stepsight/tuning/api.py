@@ -58,26 +58,13 @@ FRAMEWORK, RECIPE = "training.framework", "training.recipe"
 
 
 def tune(
-    model: Model,
-    platform: str,
-    *,
-    gpus: Sequence[int] = (),
-    global_batch: int | None = None,
-    over: Sequence[str] = (),
-    objective: str = "time",
-    top: int = 5,
-    price_per_gpu_hour: float | None = None,
-    assignments: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    workers: int = 1,
-    ray: str | None = None,
-    resume: str | Path | None = None,
-    bounds: bool = True,
-    epoch_samples: int | None = None,
-    least_tokens_per_s: float | None = None,
-    min_fit: float = SURE,
+    model: Model, platform: str, *, gpus: Sequence[int] = (), global_batch: int | None = None,
+    over: Sequence[str] = (), objective: str = "time", top: int = 5,
+    price_per_gpu_hour: float | None = None, assignments: Sequence[str] = (), overrides: Sequence[str] = (),
+    workers: int = 1, ray: str | None = None, resume: str | Path | None = None, bounds: bool = True,
+    epoch_samples: int | None = None, least_tokens_per_s: float | None = None, min_fit: float = SURE,
     progress: Progress | None = None,
-) -> Answer:
+) -> Answer:  # fmt: skip
     """The best configurations of a workload on a platform, with reasons.
 
     ``over`` names dimensions (``"tp,pp,zero"``) or gives values (``"zero=0,1"``); by default all that the
@@ -209,18 +196,11 @@ def _refuse(rows: Sequence[Row], remedy: Callable[[Row], str]) -> NoReturn:
 
 
 def sweep(
-    model: Model,
-    platform: str | None = None,
-    *,
-    over: Sequence[str],
-    price_per_gpu_hour: float | None = None,
-    assignments: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    workers: int = 1,
-    ray: str | None = None,
-    resume: str | Path | None = None,
+    model: Model, platform: str | None = None, *, over: Sequence[str],
+    price_per_gpu_hour: float | None = None, assignments: Sequence[str] = (), overrides: Sequence[str] = (),
+    workers: int = 1, ray: str | None = None, resume: str | Path | None = None,
     progress: Progress | None = None,
-) -> list[Row]:
+) -> list[Row]:  # fmt: skip
     """A row for every combination of the values given: ``over=["batch=512,1024", "platform=A,B"]``."""
     document, where = described(model, assignments)
     values = parsed_over(over)

@@ -13,6 +13,7 @@ from stepsight.errors import InputError
 from stepsight.records import nearest
 from stepsight.tables.sharders import SEARCHED
 from stepsight.tuning.trial import Setting
+from stepsight.workload.fields import ALIASES as SHORT_NAMES
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import PLAIN_ATTENTION
 from stepsight.workload.llm.config import module_lists
@@ -21,25 +22,15 @@ from stepsight.workload.llm.model import read_model
 from stepsight.workload.llm.recipe import Framework, Recipe, recipe_of
 
 ALIASES = {
-    "tp": "parallel.tensor", "tensor": "parallel.tensor", "pp": "parallel.pipeline",
-    "pipeline": "parallel.pipeline", "cp": "parallel.context", "context": "parallel.context",
-    "ep": "parallel.expert", "expert": "parallel.expert", "zero": "parallel.zero",
-    "micro_batch": "parallel.micro_batch", "mbs": "parallel.micro_batch", "recompute": "training.recompute",
-    "vp": "parallel.virtual_stages", "virtual_stages": "parallel.virtual_stages",
-    "precision": "training.precision", "sharding": "parallel.sharding", "ranks": "parallel.ranks",
-    "gpus": "parallel.ranks", "attention": "training.attention", "compile": "training.compile",
-    "sequence_parallel": "parallel.sequence_parallel", "schedule": "parallel.schedule",
-    "data": "parallel.data", "dp": "parallel.data", "context_kind": "parallel.context_kind",
-    "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe", "framework": "training.framework",
+    **SHORT_NAMES, "gpus": "parallel.ranks", "tensor": "parallel.tensor", "pipeline": "parallel.pipeline",
+    "context": "parallel.context", "context_kind": "parallel.context_kind", "expert": "parallel.expert",
+    "virtual_stages": "parallel.virtual_stages", "schedule": "parallel.schedule", "data": "parallel.data",
+    "sequence_parallel": "parallel.sequence_parallel", "sharding": "parallel.sharding",
+    "ranks": "parallel.ranks",
 }  # fmt: skip
 """What people write for a field; any other field is written as its path."""
-SHORT = {
-    "parallel.tensor": "tp", "parallel.pipeline": "pp", "parallel.context": "cp", "parallel.expert": "ep",
-    "parallel.zero": "zero", "parallel.micro_batch": "mbs", "training.recompute": "recompute",
-    "parallel.virtual_stages": "vp", "parallel.ranks": "gpus", "training.precision": "precision",
-    "parallel.sharding": "sharding", "parallel.data": "dp", "parallel.sequence_parallel": "sp",
-}  # fmt: skip
-"""How a field is headed in a table."""
+HEADINGS = {ALIASES[name]: name for name in ("tp", "pp", "cp", "ep", "mbs", "vp", "dp", "gpus")}
+"""How a field is headed in a table, where not by the last part of its path."""
 STACKS = ("training.framework", "training.recipe")
 """Fields that name a training stack: a search that compares stacks tries the layouts of each."""
 RECOMPUTE, STAGES = "training.recompute", "parallel.virtual_stages"
@@ -86,7 +77,7 @@ def field_path(name: str) -> str:
 
 
 def short_name(path: str) -> str:
-    return SHORT.get(path, path.rpartition(".")[2])
+    return HEADINGS.get(path, path.rpartition(".")[2])
 
 
 def short_names(paths: Iterable[str]) -> dict[str, str]:

@@ -100,7 +100,7 @@ def memory_row(document: Mapping[str, Any], trial: Trial, where: str) -> Row:
 
 
 def _sized(document: Mapping[str, Any], trial: Trial, where: str, platform: Platform) -> tuple[Row, Workload]:
-    workload = _workload(document, trial.settings, where, platform)
+    workload = workload_of(document, trial.settings, where, platform)
     check_runnable(workload, platform.with_ranks(workload.ranks))
     peak, usable = platform.learned.memory * workload.memory().peak_bytes, platform.spec.gpu.usable_bytes
     row = Row(
@@ -113,7 +113,7 @@ def _sized(document: Mapping[str, Any], trial: Trial, where: str, platform: Plat
     return row, workload
 
 
-def _workload(
+def workload_of(
     document: Mapping[str, Any], settings: Mapping[str, Any], where: str, platform: Platform
 ) -> Workload:
     """The document with settings put in; its tables by the plan that is searched for, where a trial asks."""
@@ -135,7 +135,7 @@ def peak_bytes(
     """What the fullest rank needs; None where the workload refuses the settings. There may be more ranks
     than the platform has."""
     try:
-        return platform.learned.memory * _workload(document, settings, where, platform).memory().peak_bytes
+        return platform.learned.memory * workload_of(document, settings, where, platform).memory().peak_bytes
     except StepsightError:
         return None
 
@@ -145,7 +145,7 @@ def _captured(path: str, trial: Trial, platform: Platform) -> Row:
     answer = predict(_captured_step(path, stamp(path)), platform)
     held = answer.memory
     row = Row(
-        trial.settings, trial.platform, ranks=len(answer.ranks), step_time_us=answer.step_us,
+        trial.settings, trial.platform, ranks=len(answer.ranks), step_time_us=answer.step_time_us,
         low_us=answer.low_us, high_us=answer.high_us, mfu=answer.throughput.mfu or 0.0,
         shares=_predicted_shares(answer), fit=1.0, energy_j=answer.energy.step_j if answer.energy else None,
     )  # fmt: skip
@@ -176,7 +176,7 @@ def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str,
     answer = predict(workload, platform)
     rates = answer.throughput
     return {
-        "step_time_us": answer.step_us, "low_us": answer.low_us, "high_us": answer.high_us,
+        "step_time_us": answer.step_time_us, "low_us": answer.low_us, "high_us": answer.high_us,
         "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
         "mfu": rates.mfu or 0.0, "shares": _predicted_shares(answer),
         "energy_j": answer.energy.step_j if answer.energy else None,
@@ -184,7 +184,7 @@ def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str,
 
 
 def _predicted_shares(answer: Prediction) -> dict[str, float]:
-    return {name: us / answer.step_us for name, us in answer.breakdown_us.items()}
+    return {name: us / answer.step_time_us for name, us in answer.breakdown_us.items()}
 
 
 def _language(c: LanguageConfig, platform: Platform, intervals: bool) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform
 from stepsight.prediction.memory import fit_probability
 from stepsight.tuning.answer import settings_text
-from stepsight.tuning.evaluate import with_settings
+from stepsight.tuning.evaluate import workload_of
 from stepsight.tuning.search import SURE
 from stepsight.tuning.trial import Row, frameworks_of
-from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.llm.recipe import families
@@ -48,8 +47,8 @@ class _Way:
 
 
 def flags(
-    document: Mapping[str, Any], row: Row, where: str = "workload", others: Sequence[Row] = (),
-    platform: Platform | None = None,
+    document: Mapping[str, Any], row: Row, platform: Platform, where: str = "workload",
+    others: Sequence[Row] = (),
 ) -> list[Flags]:  # fmt: skip
     """Flags of torchtitan, Megatron-LM, and where sequences stay whole of nanotron and DeepSpeed; none for a
     DLRM. What a framework lacks is written as what it has that comes next.
@@ -59,8 +58,7 @@ def flags(
     ``platform`` decides what the document leaves open, such as the micro-batch.
     """
     jobs = _Jobs(document, where, platform)
-    c = jobs.config(row)
-    if c is None:
+    if document.get("kind") == "dlrm" or (c := jobs.config(row)) is None:
         return []
     compared = len(frameworks_of([row, *others])) > 1
     found = []
@@ -81,13 +79,12 @@ class _Jobs:
 
     document: Mapping[str, Any]
     where: str
-    platform: Platform | None
+    platform: Platform
 
     def config(self, row: Row) -> LanguageConfig | None:
+        """What a row runs; None of a DLRM, or where the settings are refused."""
         try:
-            workload = parse_workload(with_settings(self.document, row.settings, self.where), self.where)
-            if self.platform is not None:
-                workload = resolve(workload, self.platform.spec.ranks, self.platform.spec.gpu)
+            workload = workload_of(self.document, row.settings, self.where, self.platform)
         except StepsightError:
             return None
         return workload.config if isinstance(workload, LanguageWorkload) else None
@@ -105,19 +102,16 @@ class _Jobs:
         return f"{peak_gb:.0f} of {row.usable_gb:.0f} GB there, {100 * likely:.0f} % likely to fit"
 
     def peak_gb(self, way: _Way, c: LanguageConfig) -> float:
-        learned = self.platform.learned.memory if self.platform else 1.0
-        return learned * language_memory(way.runs(c)).peak_bytes / 1e9
+        return self.platform.learned.memory * language_memory(way.runs(c)).peak_bytes / 1e9
 
 
 def _written(way: _Way, c: LanguageConfig, row: Row, others: Sequence[Row], jobs: _Jobs) -> Flags:
     first = way.write(c)
     if first.text and jobs.fits(way, c, row):
         return first
-    why = (
-        f"the first would need {jobs.need(way, c, row)}"
-        if first.text
-        else f"it cannot run the first: {first.lacks}"
-    )
+    why = f"it cannot run the first: {first.lacks}"
+    if first.text:
+        why = f"the first would need {jobs.need(way, c, row)}"
     for other in islice(others, MOST_TRIED):
         found = jobs.config(other)
         if found is None or not (way.splits_sequences or found.layout.context == 1):

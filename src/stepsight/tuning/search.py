@@ -16,11 +16,10 @@ from typing import Any
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform
 from stepsight.tuning.dimensions import RECOMPUTE, STACKS, STAGES, VIRTUAL_STAGES, is_modules
-from stepsight.tuning.evaluate import costed, memory_row, platform_of, with_settings
+from stepsight.tuning.evaluate import costed, memory_row, platform_of, workload_of
 from stepsight.tuning.space import Space
 from stepsight.tuning.trial import BOUNDED, Row, Setting, Trial, setting_text
 from stepsight.tuning.workers import Ask
-from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.block import Pass
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.emission import Emitter
@@ -223,11 +222,11 @@ class Bound:
     def row(self, document: Mapping[str, Any], trial: Trial, where: str) -> Row:
         """A trial's row with a lower bound of the step; without a time where nothing is known about the
         workload."""
-        spec = self.platform.spec
         row = Row(trial.settings, trial.platform, BOUNDED)
+        if document.get("kind") == "dlrm":
+            return row
         try:
-            given = parse_workload(with_settings(document, trial.settings, where), where)
-            workload = resolve(given, spec.ranks, spec.gpu)
+            workload = workload_of(document, trial.settings, where, self.platform)
             if not isinstance(workload, LanguageWorkload) or workload.eager is not None:
                 return row
             c = workload.config

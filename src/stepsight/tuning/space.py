@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -150,15 +150,21 @@ def _whole(value: Setting | None, default: int) -> int:
     return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else default
 
 
+def _reader(made: Mapping[str, Setting], kept: Mapping[str, Setting]) -> Callable[..., int]:
+    """Sizes of [parallel] by name: a candidate's own, else the document's, else one."""
+
+    def of(name: str, default: int = 1) -> int:
+        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default)), default)
+
+    return of
+
+
 def _spread(
     settings: Mapping[str, Setting], kept: Mapping[str, Setting], m: Model
 ) -> dict[str, Setting] | str:
     """A candidate's settings with what follows from them, less what has no effect there."""
     made = dict(settings)
-
-    def of(name: str, default: int = 1) -> int:
-        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default)), default)
-
+    of = _reader(made, kept)
     gpus, inside = of("ranks"), of("tensor") * of("pipeline") * of("context")
     if inside < 1 or gpus % inside:
         return "tensor × pipeline × context does not divide the GPUs"
@@ -194,9 +200,7 @@ def _unusual_stages(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Se
     if stages in VIRTUAL_STAGES:
         return ""
 
-    def of(name: str) -> int:
-        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}")), 1)
-
+    of = _reader(made, kept)
     batch = _whole(made.get("global_batch"), m.global_batch)
     usual = usual_stages(m, of("pipeline"), batch // (of("data") * of("micro_batch")))
     return "" if stages in usual else "no recipe has as many virtual stages"
@@ -219,10 +223,7 @@ def _wrong_recomputation(made: Mapping[str, Setting], m: Model) -> str:
 
 def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting]) -> str:
     """Why a candidate is not legal; empty where it is."""
-
-    def of(name: str, default: int = 1) -> int:
-        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default)), default)
-
+    of = _reader(made, kept)
     if m.document.get("kind") == "dlrm":
         batch = _whole(made.get("batch"), m.number("batch"))
         return "batch does not divide by the GPUs" if batch % of("ranks") else ""

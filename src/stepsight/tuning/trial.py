@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from stepsight import __version__
 from stepsight.documents import JsonLines, digest, files_read
 from stepsight.errors import InputError
 from stepsight.prediction.memory import FITS
@@ -149,7 +149,7 @@ class Journal:
                 f"--resume {path}", "is no file that can be written", "name a file in a folder that exists"
             )
         self._folder = Path(where).parent
-        self._document = digest(_version(), document, files_read(document, self._folder))
+        self._document = digest(__version__, document, files_read(document, self._folder))
         self._read: dict[str, dict[str, str]] = {}
         self._lines = JsonLines(path)
         for number, entry in self._lines.entries:
@@ -193,11 +193,3 @@ def _line(entry: Any) -> _Line | None:
     finite = all(math.isfinite(figure) for figure in figures if isinstance(figure, float))
     whole = line.check == digest(line.key, entry["row"])
     return line if whole and finite and line.row.status in STATUSES else None
-
-
-def _version() -> str:
-    """Another version's models answer otherwise."""
-    try:
-        return version("stepsight")
-    except PackageNotFoundError:
-        return ""

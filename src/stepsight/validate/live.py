@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,75 +11,18 @@ import msgspec
 
 from stepsight.calibrate.draws import VALIDATION, Document, random_documents
 from stepsight.calibrate.journal import Journal, step_us
-from stepsight.errors import InputError
 from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
 from stepsight.score import BLIND, Score, gmae
 from stepsight.terminal import listing, terminal
-from stepsight.validate.scoreboard import add_draw, end, plain, table
+from stepsight.validate.scoreboard import end, plain, table
 from stepsight.workload.files import parse_workload
 
 DLRM_BAR, NLP_BAR = 0.0521, 0.0300
 """METHOD §7 for DLRM and NLP."""
-PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec stepsight{rank}'."
 PREDICTED, MEASURED = "predicted", "measured"
 PASSES = 2
 """Passes that measure every workload, each by fresh processes: their difference is the noise."""
-
-
-@click.command("live")
-@click.option("--platform", "-p", "platform_path", required=True, help="The calibrated platform folder.")
-@click.option("--configs", default=40, show_default=True, help="Random DLRMs.")
-@click.option("--nlp", default=12, show_default=True, help="Random BERT, GPT-2 and XLNet models.")
-@click.option("--stack", type=click.Choice(["eager", "torchrec"]), default="eager", show_default=True,
-              help="torchrec: only --configs DLRMs, as TorchRec trains them.")  # fmt: skip
-@click.option("--seed", default=0, show_default=True, help="Other workloads.")
-@click.option("--steps", default=8, show_default=True, help="Timed steps of each block.")
-@click.option("--blocks", default=3, show_default=True, help="Interleaved blocks of each pass.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder that keeps the rows; goes on where it ended."
-)
-@click.option("--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to go on.")
-@click.option("--results", type=click.Path(path_type=Path),
-              help="Folder of `python -m lab score all`: add this draw there.")  # fmt: skip
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where rank 0 listens.")
-@click.option("--interface", default="", help="Network interface of gloo or NCCL.")
-@click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(
-    platform_path: str, configs: int, nlp: int, stack: str, seed: int, steps: int, blocks: int,
-    out: Path | None, budget: str, results: Path | None, address: str, interface: str, prefix: str,
-    as_json: bool,
-) -> None:  # fmt: skip
-    """Predict random models on a calibrated platform, train them here, and score the predictions."""
-    from stepsight.calibrate.rehearsal import measure_group, pending
-    from stepsight.calibrate.session import budget_seconds
-    from stepsight.platform.load import load_platform
-    from stepsight.run.ranks import Ranks, writable_folder
-
-    platform = load_platform(platform_path)
-    ranks, device = platform.spec.ranks, "cpu" if platform.spec.host.synchronous else "cuda"
-    began = time.monotonic()
-    deadline = began + (budget_seconds(budget) if budget else 1e9)
-    prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
-    with tempfile.TemporaryDirectory() as scratch:
-        journal = Journal(writable_folder(out or Path(scratch)), resume=True)
-        documents = random_documents(ranks, configs, nlp, stack, VALIDATION, 1000 * seed)
-        predict_all(documents, platform, journal)
-        left = pending(journal, MEASURED, documents, PASSES)
-        for i, (number, members) in enumerate(left):
-            if time.monotonic() > deadline:
-                click.echo(f"{len(left) - i} of {len(left)} groups are left; run again to go on", err=True)
-                break
-            click.echo(f"measuring group {i + 1} of {len(left)}, pass {number + 1}", err=True)
-            with Ranks(ranks, device, address=address, interface=interface, prefixes=prefixes) as group:
-                measure_group(group, journal, MEASURED, number, members, steps=steps, blocks=blocks)
-        rows = rows_of(journal)
-    if not rows:
-        raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
-    if results:
-        add_draw(results, platform.name, seed, scores(rows), time.monotonic() - began)
-    report(rows, platform.name, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +47,11 @@ class LiveRow:
         return abs(self.passes_us[0] / self.passes_us[-1] - 1)
 
 
+def drawn(ranks: int, configs: int, nlp: int, stack: str, seed: int) -> list[Document]:
+    """Random workloads; another seed, others."""
+    return random_documents(ranks, configs, nlp, stack, VALIDATION, 1000 * seed)
+
+
 def kind_of(document: Document) -> str:
     if document["name"].startswith("torchrec-"):
         return "TorchRec"
@@ -122,7 +66,7 @@ def predict_all(documents: Sequence[Document], platform: Platform, journal: Jour
             continue
         prediction = predict(parse_workload(dict(document), document["name"]), platform)
         record = {"name": document["name"], "kind": kind_of(document), "document": document,
-                  "predicted_us": prediction.step_us, "naive_us": prediction.naive_us}  # fmt: skip
+                  "predicted_us": prediction.step_time_us, "naive_us": prediction.naive_us}  # fmt: skip
         journal.add(PREDICTED, [record])
 
 

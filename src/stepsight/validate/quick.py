@@ -61,9 +61,7 @@ def scores() -> list[Score]:
 
 def kernel_rows() -> list[KernelRow]:
     """The kernels that ship."""
-    return msgspec.json.decode(
-        (files(__package__) / "rows" / "kernels.json").read_bytes(), type=list[KernelRow]
-    )
+    return msgspec.json.decode((ROWS / "kernels.json").read_bytes(), type=list[KernelRow])
 
 
 def step_rows() -> list[StepRow]:
@@ -101,7 +99,7 @@ def _step_scores(rows: Sequence[StepRow]) -> list[Score]:
         inside = sum(p.low_us <= 1e3 * ms <= p.high_us for p, ms in zip(made, measured, strict=True))
         found.append(
             Score.of(
-                TOPIC, group, [p.step_us / 1e3 for p in made], measured, "steps as published",
+                TOPIC, group, [p.step_time_us / 1e3 for p in made], measured, "steps as published",
                 exposure=mine[0].exposure,
                 note=f"{inside} of {len(mine)} inside the 90 % interval",
             )

@@ -96,13 +96,6 @@ def load_result(path: Path) -> TopicResult:
         raise InputError(str(path), f"is no result of a topic ({error})", "run the topic again") from None
 
 
-def load_results(folder: Path, topics: Sequence[str]) -> list[TopicResult]:
-    """All results of a folder, in the order of ``topics``; others after them."""
-    found = {path.stem: load_result(path) for path in sorted(folder.glob("*.json"))}
-    order = [*topics, *(name for name in found if name not in topics)]
-    return [found[name] for name in order if name in found]
-
-
 def add_draw(folder: Path, platform: str, seed: int, lines: Sequence[Score], seconds: float) -> Path:
     """Put the lines of a live draw into the folder's result; those of the same draw are replaced."""
     path = folder / f"{LIVE}.json"

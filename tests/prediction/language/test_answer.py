@@ -111,7 +111,7 @@ def test_the_bubble_is_waiting_in_the_breakdown_and_in_every_rank() -> None:
     waiting = [r.rank_wait_us for r in found.ranks]
     assert sum(waiting) / len(waiting) == pytest.approx(found.breakdown_us["waiting_for_ranks"])
     assert found.ranks[0].idle_us < 0.1 * found.ranks[0].rank_wait_us
-    assert found.ranks[0].gpu_active_us + found.ranks[0].idle_us == pytest.approx(found.step_us)
+    assert found.ranks[0].gpu_active_us + found.ranks[0].idle_us == pytest.approx(found.step_time_us)
 
 
 def test_zero_2_reduces_the_gradients_of_every_micro_batch_and_zero_1_once(platform: Platform) -> None:

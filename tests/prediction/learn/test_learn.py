@@ -125,7 +125,9 @@ def test_a_response_agrees_with_a_platform_of_these_factors(workload: str, platf
     job = load_any(workload)
     asked = ask(job, on)
     ratio = float(asked.response.steps_us([{part: 1.3}])[0]) / asked.step_us
-    slow = predict(job, replace(on, learned=Learned(**{part: 1.3}))).step_us / predict(job, on).step_us
+    slow = (
+        predict(job, replace(on, learned=Learned(**{part: 1.3}))).step_time_us / predict(job, on).step_time_us
+    )
     assert ratio == pytest.approx(slow, rel=0.03)
 
 
@@ -141,7 +143,7 @@ def runs(tmp_path: Path) -> Path:
     for tensor, micro in ((1, 1), (2, 1), (4, 2), (8, 2), (2, 2)):
         fields = [f"parallel.tensor={tensor}", "parallel.zero=1", "global_batch=64"]
         job = load_any("llama3-8b", [*fields, f"parallel.micro_batch={micro}"])
-        lines.append(f"llama3-8b,{tensor},1,64,{micro},{predict(job, slow).step_us / 1e3:.1f}\n")
+        lines.append(f"llama3-8b,{tensor},1,64,{micro},{predict(job, slow).step_time_us / 1e3:.1f}\n")
     path = tmp_path / "runs.csv"
     path.write_text("".join(lines))
     return path
@@ -155,7 +157,7 @@ def test_a_learned_file_predicts_its_machine(runs: Path, tmp_path: Path) -> None
     job = load_any("llama3-8b", ["parallel.tensor=4", "parallel.zero=1", "global_batch=128"])
     plain, mine = predict(job, PLATFORM), predict(job, path)
     assert mine.platform == "mine"
-    assert mine.step_us > 1.1 * plain.step_us
+    assert mine.step_time_us > 1.1 * plain.step_time_us
     assert mine.high_us / mine.low_us < plain.high_us / plain.low_us
     assert any("learned from 5 runs (runs.csv)" in note for note in mine.notes)
 
@@ -166,16 +168,18 @@ def test_a_run_that_was_learned_from_is_predicted_as_the_lesson_says(tmp_path: P
     for tensor, slow in ((1, 1.0), (2, 1.0), (4, 1.0), (8, 1.12)):
         fields = [f"parallel.tensor={tensor}", "parallel.zero=1", "global_batch=64", "parallel.micro_batch=1"]
         steps.append(load_any("llama3-8b", fields))
-        lines.append(f"llama3-8b,{tensor},1,64,1,{slow * predict(steps[-1], PLATFORM).step_us / 1e3:.1f}\n")
+        lines.append(
+            f"llama3-8b,{tensor},1,64,1,{slow * predict(steps[-1], PLATFORM).step_time_us / 1e3:.1f}\n"
+        )
     (tmp_path / "runs.csv").write_text("".join(lines))
     lesson = learn(tmp_path / "runs.csv", PLATFORM)
     (tmp_path / "mine.toml").write_text(lesson.text("mine"))
     mine = [predict(job, tmp_path / "mine.toml") for job in steps]
     for row, found in zip(lesson.rows, mine, strict=True):
-        assert found.step_us == pytest.approx(row.after_us, rel=0.02)
-        assert found.low_us / found.step_us == pytest.approx(row.low_us / row.after_us, rel=0.02)
-    assert mine[3].step_us > 1.05 * predict(steps[3], PLATFORM).step_us
-    assert mine[0].step_us < 1.03 * predict(steps[0], PLATFORM).step_us
+        assert found.step_time_us == pytest.approx(row.after_us, rel=0.02)
+        assert found.low_us / found.step_time_us == pytest.approx(row.low_us / row.after_us, rel=0.02)
+    assert mine[3].step_time_us > 1.05 * predict(steps[3], PLATFORM).step_us
+    assert mine[0].step_time_us < 1.03 * predict(steps[0], PLATFORM).step_us
     assert any("jobs like this ×" in note for note in mine[3].notes)
 
 

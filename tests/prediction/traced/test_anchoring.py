@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.prediction.answer import document
 from stepsight.prediction.traced.anchoring import PRODUCT, SHIPPED
 from stepsight.prediction.traced.predict import predict_trace, traced_step
 from stepsight.prediction.traced.whatif import changed
@@ -27,8 +26,8 @@ def _training(device: str = "Tesla V100-SXM2-16GB") -> Made:
 def test_on_its_own_gpu_an_anchored_step_takes_what_was_measured():
     answer = predict_trace(made_run(two_step_training()))
     assert answer.basis == "anchored"
-    assert answer.step_us == pytest.approx(answer.measured_us, rel=0.02)
-    assert document(answer)["basis"] == "anchored"
+    assert answer.step_time_us == pytest.approx(answer.measured_us, rel=0.02)
+    assert answer.to_dict()["basis"] == "anchored"
 
 
 def test_models_alone_are_said_so():
@@ -39,9 +38,9 @@ def test_models_alone_are_said_so():
 def test_another_platform_has_the_traced_time_and_no_error():
     moved = predict_trace(made_run(_training()), "1xA100-SXM4-40G")
     assert moved.measured_us is None
-    assert "measured_us" not in document(moved)
-    assert document(moved)["traced_platform"] == "1xV100-SXM2-16G"
-    assert document(moved)["traced_us"] == pytest.approx(3000.0)
+    assert "measured_us" not in moved.to_dict()
+    assert moved.to_dict()["traced_platform"] == "1xV100-SXM2-16G"
+    assert moved.to_dict()["traced_us"] == pytest.approx(3000.0)
     assert any("on 1xV100-SXM2-16G" in note for note in moved.notes)
 
 
@@ -79,7 +78,7 @@ def test_a_larger_batch_is_scaled_from_the_measured_time():
 def test_a_gpu_outside_the_catalogue_is_predicted_on_itself():
     run = made_run(_training("NVIDIA GeForce Whatever"))
     answer = predict_trace(run)
-    assert answer.step_us == pytest.approx(answer.measured_us, rel=0.02)
+    assert answer.step_time_us == pytest.approx(answer.measured_us, rel=0.02)
     assert any("not in the catalogue" in note for note in answer.notes)
 
 

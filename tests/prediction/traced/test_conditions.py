@@ -48,7 +48,7 @@ def test_a_lower_power_limit_slows_products(models_only: bool) -> None:
 @HOW
 def test_a_lower_power_limit_of_the_traced_machine_counts_too(models_only: bool) -> None:
     usual, limited = (predicted(None, models_only, *sets) for sets in ((), ("platform.gpu.power_w=200",)))
-    assert limited.step_us > 1.1 * usual.step_us
+    assert limited.step_time_us > 1.1 * usual.step_time_us
 
 
 @HOW

@@ -13,7 +13,7 @@ from tests.trace.making import Made, made_run, two_step_training
 
 def test_replay_of_a_gpu_bound_run_gives_the_gpus_period():
     prediction = predict_trace(made_run(two_step_training(host_us=50, kernel_us=200)), replay=True)
-    assert prediction.step_us == pytest.approx(600, rel=0.01)
+    assert prediction.step_time_us == pytest.approx(600, rel=0.01)
     assert prediction.measured_us == pytest.approx(600)
 
 
@@ -27,18 +27,18 @@ def test_a_single_step_counts_from_the_end_of_the_step_before():
     made.call("cudaDeviceSynchronize", 1100, 1205)
     run = made_run(made)
     assert measured_step_us(run) == pytest.approx(800)
-    assert predict_trace(run).step_us == pytest.approx(800)
-    assert predict_trace(run, replay=True).step_us == pytest.approx(800, rel=0.05)
+    assert predict_trace(run).step_time_us == pytest.approx(800)
+    assert predict_trace(run, replay=True).step_time_us == pytest.approx(800, rel=0.05)
 
 
 def test_replay_of_a_host_bound_run_gives_the_hosts_pace():
     prediction = predict_trace(made_run(two_step_training(host_us=300, kernel_us=20)), replay=True)
-    assert prediction.step_us == pytest.approx(900, rel=0.01)
+    assert prediction.step_time_us == pytest.approx(900, rel=0.01)
 
 
 def test_a_prediction_never_looks_at_the_traces_kernel_times():
     slow, fast = (made_run(two_step_training(host_us=300, kernel_us=k)) for k in (20, 200))
-    assert predict_trace(slow).step_us == pytest.approx(predict_trace(fast).step_us, rel=1e-9)
+    assert predict_trace(slow).step_time_us == pytest.approx(predict_trace(fast).step_time_us, rel=1e-9)
 
 
 def test_kernels_that_name_no_call_are_refused_with_their_reason():
@@ -115,4 +115,4 @@ def test_an_execution_trace_alone_has_no_times(tmp_path):
 @pytest.mark.data
 def test_dlrm_on_eight_gpus_replays_within_two_percent(measured_data):
     prediction = predict_trace(measured_data / "traces" / "dlrm_8xV100" / "kineto", replay=True)
-    assert prediction.step_us == pytest.approx(prediction.measured_us, rel=0.02)
+    assert prediction.step_time_us == pytest.approx(prediction.measured_us, rel=0.02)

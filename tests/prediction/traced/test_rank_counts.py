@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepsight.platform.load import load_platform
-from stepsight.prediction.traced.predict import TracedStep, predict_step, traced_step
+from stepsight.prediction.traced.predict import TracedStep, traced_step
 from stepsight.prediction.traced.whatif import changed
 from stepsight.trace.run import TraceRun
 from tests.trace.making import Made, made_run
@@ -35,21 +35,21 @@ def _training(*, all_reduce_us: float, world: int = 8) -> TraceRun:
 @pytest.mark.parametrize("models_only", [False, True])
 def test_its_own_number_of_ranks_is_the_base(models_only: bool):
     step = _step(all_reduce_us=4000.0, models_only=models_only)
-    again = predict_step(changed(step, ["ranks=8"])).step_us
-    assert again == pytest.approx(predict_step(step).step_us, rel=1e-9)
+    again = changed(step, ["ranks=8"]).predicted().step_time_us
+    assert again == pytest.approx(step.predicted().step_time_us, rel=1e-9)
 
 
 @pytest.mark.parametrize("models_only", [False, True])
 def test_more_ranks_never_take_less(models_only: bool):
     step = _step(all_reduce_us=4000.0, models_only=models_only)
-    times = [predict_step(changed(step, [f"ranks={n}"])).step_us for n in (1, 2, 8, 16, 64)]
+    times = [changed(step, [f"ranks={n}"]).predicted().step_time_us for n in (1, 2, 8, 16, 64)]
     assert times == sorted(times)
 
 
 def test_a_wait_for_peers_is_no_gain_of_another_number_of_ranks():
     step = _step(all_reduce_us=50_000.0)  # its links take a fiftieth of that
-    there = predict_step(changed(step, ["ranks=16"])).step_us
-    assert there > predict_step(step).step_us
+    there = changed(step, ["ranks=16"]).predicted().step_time_us
+    assert there > step.predicted().step_time_us
 
 
 def test_ranks_beyond_the_machine_take_more_nodes_of_its_kind():

@@ -30,7 +30,7 @@ def _job() -> ObservedJob:
 
 
 def _step(job: ObservedJob, platform=PLATFORM) -> float:
-    return predict_job(job.job, platform, seen=job.seen).step_us
+    return predict_job(job.job, platform, seen=job.seen).step_time_us
 
 
 def test_without_host_time_only_the_device_is_left():

@@ -180,7 +180,7 @@ def asked(prediction: Prediction, on: Platform, workload: Workload | CapturedSte
     memory = prediction.memory.total_bytes if prediction.memory else None
     response = JobResponse(prediction.timeline, on, recorded)
     machine = _machine(len(prediction.ranks), on)
-    return AskedStep(response, prediction.step_us, spread, prediction.throughput, machine, memory)
+    return AskedStep(response, prediction.step_time_us, spread, prediction.throughput, machine, memory)
 
 
 def _machine(ranks: int, on: Platform) -> tuple[float, ...]:

@@ -28,7 +28,7 @@ from stepsight.prediction.traced.anchoring import (
     same_gpu,
     with_kept_delays,
 )
-from stepsight.program.job import Collective, Sizing
+from stepsight.program.job import Collective
 from stepsight.program.observation import ObservedJob, of_collective
 from stepsight.simulate.price import REPLAYABLE, estimate_collective
 from stepsight.simulate.timeline import STEADY_STEPS, simulate
@@ -109,6 +109,19 @@ class TracedStep:
         job, ready = moved(self.job, self.own, platform)
         return replace(self, job=job, platform=ready, measured_us=None, host_spread=spread)
 
+    def predicted(self) -> Prediction:
+        """The prediction of the step, as recorded or changed by a what-if."""
+        spread = max(METHOD_SPREAD, MODELS_SPREAD) if self.basis is Basis.MODELS else METHOD_SPREAD
+        found = predict_job(
+            self.job.job, self.platform, seen=self.job.seen, replay=self.replayed, steps=self.steps,
+            host_spread=self.host_spread, method_spread=spread,
+        )  # fmt: skip
+        return replace(
+            found, workload=_name(self.run), measured_us=self.measured_us, basis=self.basis.value,
+            notes=(*self.notes, *found.notes),
+            origin=Origin(measured_step_us(self.run), self.own.name, self.timed_by),
+        )  # fmt: skip
+
 
 def traced_step(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
@@ -150,10 +163,10 @@ def traced_step(
             f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
             + _late_peers_note(job)
         )
-    if basis is Basis.MODELS:
+    if timed_by is not None:
         if run.steps == 1 and len(run.ranks) == 1:
             notes.append("one step of one rank: host times are that step's own")
-        notes += caveats(run, step)
+        notes += caveats(run, step, timed_by)
     notes += [*cut_off(run), *(w for w in run.warnings if "stand-ins" not in w)]
     measured_us = measured_step_us(run)
     spread = _host_spread(run) if basis is Basis.MODELS else 0.0
@@ -229,25 +242,9 @@ def predict_trace(
     trace measured; ``models_only`` times every kernel and collective that has known sizes by the models.
     """
     with collector_off():
-        return predict_step(
-            traced_step(
-                paths, platform, replay=replay, models_only=models_only, overrides=overrides, as_recorded=True
-            )
-        )
-
-
-def predict_step(made: TracedStep) -> Prediction:
-    """Predict a traced step that is ready, as recorded or changed by a what-if."""
-    spread = max(METHOD_SPREAD, MODELS_SPREAD) if made.basis is Basis.MODELS else METHOD_SPREAD
-    found = predict_job(
-        made.job.job, made.platform, seen=made.job.seen, replay=made.replayed, steps=made.steps,
-        host_spread=made.host_spread, method_spread=spread,
-    )  # fmt: skip
-    return replace(
-        found, workload=_name(made.run), measured_us=made.measured_us, basis=made.basis.value,
-        notes=(*made.notes, *found.notes),
-        origin=Origin(measured_step_us(made.run), made.own.name, made.timed_by),
-    )  # fmt: skip
+        return traced_step(
+            paths, platform, replay=replay, models_only=models_only, overrides=overrides, as_recorded=True
+        ).predicted()
 
 
 def _name(run: TraceRun) -> str:
@@ -355,16 +352,14 @@ def _late_peers_note(job: ObservedJob) -> str:
     )
 
 
-def caveats(run: TraceRun, step: int) -> list[str]:
+def caveats(run: TraceRun, step: int, timed_by: TimedBy) -> list[str]:
     """Notes on one step of a run, for whoever reads its prediction by the models."""
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     notes = []
-    counted, kept = (max(shares) for shares in zip(*map(_unrecorded, programs.values()), strict=True))
-    if counted + kept > MUCH_UNSIZED:
+    unsized = timed_by.guessed_sizes + timed_by.trace
+    if unsized > MUCH_UNSIZED:
         notes.append(
-            f"{100 * (counted + kept):.0f} % of the GPU time has no recorded sizes (record with"
-            f" record_shapes=True): {100 * counted:.0f} % is counted by launch grids,"
-            f" {100 * kept:.0f} % keeps the trace's times, which no model predicts"
+            f"{100 * unsized:.0f} % of the GPU time has no recorded sizes: record with record_shapes=True"
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
@@ -381,20 +376,6 @@ def caveats(run: TraceRun, step: int) -> list[str]:
             " trace's times, waiting included"
         )
     return notes
-
-
-def _unrecorded(program: StepProgram) -> tuple[float, float]:
-    """Shares of the GPU time whose sizes launch grids count, and whose sizes nothing states."""
-    total = counted = kept = 0.0
-    for traced in program.ops:
-        for i, seen in enumerate(traced.seen):
-            time_us = seen.measured_us or 0.0
-            total += time_us
-            if seen.opaque:
-                kept += time_us
-            elif i < len(traced.op.kernels) and traced.op.kernels[i].sizing is Sizing.COUNTED:
-                counted += time_us
-    return (counted / total, kept / total) if total else (0.0, 0.0)
 
 
 def cut_off(run: TraceRun) -> list[str]:

@@ -17,6 +17,7 @@ from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.gpus import find_gpu
 from stepsight.inputs import compiled, limit, number, whole
 from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.compare import Comparison, compare
 from stepsight.prediction.predict import CapturedOn
 from stepsight.prediction.traced.anchoring import with_waits_kept
 from stepsight.prediction.traced.predict import Basis, TracedStep
@@ -114,7 +115,7 @@ def _scatters_results(op: Op) -> bool:
 
 def without_ops(job: ObservedJob, pattern: str) -> ObservedJob:
     """The ops whose name matches are gone: no host time, no kernels, no collective."""
-    wanted = _compiled(pattern)
+    wanted = compiled(pattern, "the pattern of a what-if")
 
     def emptied(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
         if not wanted.search(op.name):
@@ -132,7 +133,7 @@ def fused(job: ObservedJob, pattern: str) -> ObservedJob:
 
     The traffic between them is saved, and so are the other ops' host times.
     """
-    wanted = _compiled(pattern)
+    wanted = compiled(pattern, "the pattern of a what-if")
     return _each_program(job, lambda ops: _fused_ops(ops, wanted))
 
 
@@ -256,10 +257,6 @@ def _each_program(job: ObservedJob, change: Callable[[list[ObservedOp]], None]) 
     return ObservedJob(replace(job.job, programs=tuple(programs)), tuple(seen))
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return compiled(pattern, "the pattern of a what-if")
-
-
 Answer = Callable[[Any, str], Any]
 Asked = TypeVar("Asked", TracedStep, CapturedOn)
 
@@ -272,8 +269,9 @@ def _count(text: str, question: str) -> int:
     return whole(text, f"--what-if {question}={text}", most=limit("RANKS"))
 
 
-def _changed_job(step: Asked, change: Callable[[ObservedJob], ObservedJob]) -> Asked:
-    return replace(step, job=change(step.job))
+def _of_job(change: Callable[[ObservedJob, str], ObservedJob]) -> Answer:
+    """A change of what the step does, wherever it runs."""
+    return lambda step, value: replace(step, job=change(step.job, value))
 
 
 def _with_ranks(step: TracedStep | CapturedOn, ranks: int) -> TracedStep | CapturedOn:
@@ -289,43 +287,22 @@ def _with_ranks(step: TracedStep | CapturedOn, ranks: int) -> TracedStep | Captu
 
 
 QUESTIONS: dict[str, tuple[str, Answer]] = {
-    "link": (
-        "link=GBPS: another link bandwidth between the GPUs of a node, GB/s per direction",
-        lambda s, v: s.on(with_link(s.platform, _number(v, "link"))),
-    ),
-    "gpu": (
-        "gpu=NAME: another GPU, with the links it usually has",
-        lambda s, v: s.on(on_gpu(s.platform, v)),
-    ),
-    "ranks": (
-        "ranks=N: N data-parallel ranks, with the batch per rank unchanged",
-        lambda s, v: _with_ranks(s, _count(v, "ranks")),
-    ),
-    "no-host": (
-        "no-host: no host overhead, as with CUDA graphs",
-        lambda s, _: _changed_job(s, without_host),
-    ),
-    "peers-on-time": (
-        "peers-on-time: no rank waits for ranks that have no trace",
-        lambda s, _: _changed_job(s, without_late_peers),
-    ),
-    "drop": (
-        "drop=PATTERN: remove the operators whose name matches",
-        lambda s, v: _changed_job(s, lambda job: without_ops(job, v)),
-    ),
-    "fuse": (
-        "fuse=PATTERN: fuse consecutive matching operators into one kernel",
-        lambda s, v: _changed_job(s, lambda job: fused(job, v)),
-    ),
-    "bucket": (
-        "bucket=MB: gradient all_reduces in buckets of this size",
-        lambda s, v: _changed_job(s, lambda job: with_bucket(job, _number(v, "bucket"))),
-    ),
-    "batch": (
-        "batch=FACTOR: multiply the batch by this",
-        lambda s, v: _changed_job(s, lambda job: with_batch(job, _number(v, "batch"))),
-    ),
-}
+    "link": ("link=GBPS: another link bandwidth between the GPUs of a node, GB/s per direction",
+             lambda step, v: step.on(with_link(step.platform, _number(v, "link")))),
+    "gpu": ("gpu=NAME: another GPU, with the links it usually has",
+            lambda step, v: step.on(on_gpu(step.platform, v))),
+    "ranks": ("ranks=N: N data-parallel ranks, with the batch per rank unchanged",
+              lambda step, v: _with_ranks(step, _count(v, "ranks"))),
+    "no-host": ("no-host: no host overhead, as with CUDA graphs", _of_job(lambda job, _: without_host(job))),
+    "peers-on-time": ("peers-on-time: no rank waits for ranks that have no trace",
+                      _of_job(lambda job, _: without_late_peers(job))),
+    "drop": ("drop=PATTERN: remove the operators whose name matches", _of_job(without_ops)),
+    "fuse": ("fuse=PATTERN: fuse consecutive matching operators into one kernel", _of_job(fused)),
+    "bucket": ("bucket=MB: gradient all_reduces in buckets of this size",
+               _of_job(lambda job, v: with_bucket(job, _number(v, "bucket")))),
+    "batch": ("batch=FACTOR: multiply the batch by this",
+              _of_job(lambda job, v: with_batch(job, _number(v, "batch")))),
+}  # fmt: skip
 """Question → how it is written and what it says, and the change it makes."""
 _WITHOUT_VALUE = ("no-host", "peers-on-time")
 
@@ -348,3 +325,9 @@ def changed(step: Asked, questions: Iterable[str]) -> Asked:
             raise InputError(f"--what-if {text}", "has no effect on a captured step", "leave it out")
         step = replace(QUESTIONS[name][1](step, value), measured_us=None)
     return step
+
+
+def compared(step: Asked, questions: Iterable[str]) -> Comparison:
+    """The step's prediction, and that of the step with every what-if applied."""
+    after = changed(step, questions)
+    return compare(step.predicted(), after.predicted(), work_ratio=work_ratio(step, after, questions))

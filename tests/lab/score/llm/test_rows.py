@@ -60,7 +60,7 @@ def test_as_asked_a_row_reads_what_a_user_gets() -> None:
     slow = SiteBandwidth(256e6, {"all_gather": {2: 1.0}, "reduce_scatter": {2: 1.0}}, axes=("data", "shard"))
     case = Case(SMALL, name="two nodes", platform="2x8xH100-SXM-400G", measured_ms=100.0, site=slow)
     found = outcome(case)
-    user = predict(parse_workload(SMALL, "two nodes"), "2x8xH100-SXM-400G").step_us / 1e3
+    user = predict(parse_workload(SMALL, "two nodes"), "2x8xH100-SXM-400G").step_time_us / 1e3
     assert found.asked.step_ms == pytest.approx(user, rel=0.06)  # composed, not walked
     assert found.full.step_ms > 1.2 * user
 
