@@ -42,13 +42,16 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     target = Path(os.path.realpath(path))
     data = content.encode() if isinstance(content, str) else content
     try:
-        mode = _mode(target)
+        mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             target.write_bytes(data)
             return
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
-            _write_to_disk(part, data)
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             if mode is not None:
                 part.chmod(stat.S_IMODE(mode))
             part.replace(target)
@@ -65,20 +68,6 @@ def disk_error(path: str | Path, error: OSError, again: str = "run again") -> In
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return InputError(str(path), "the disk is full", f"free some space, then {again}")
     return InputError(str(path), f"cannot be written: {error.strerror}", "choose another path")
-
-
-def _mode(target: Path) -> int | None:
-    try:
-        return target.stat().st_mode
-    except FileNotFoundError:
-        return None
-
-
-def _write_to_disk(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 LOCK_FILE = ".stepsight.lock"

@@ -79,11 +79,6 @@ LEAST_GBPS = 0.5
 """Bandwidths below are rounded too coarsely to compare."""
 
 
-def is_nccl_tests(text: str) -> bool:
-    """Whether this looks like the output of nccl-tests or rccl-tests."""
-    return "algbw" in text and "busbw" in text
-
-
 def read_nccl_tests(
     path: Path, kind: str | None = None, ranks: int | None = None, nodes: int | None = None
 ) -> BenchmarkRun:
@@ -100,7 +95,7 @@ def read_nccl_tests(
         raise InputError(str(path), "does not list its devices", "say how many GPUs took part with --ranks")
     nodes = nodes or len({match["host"] for match in devices}) or 1
     kind = kind or _kind(text, path)
-    size_unit, time_unit = _units(text, path)
+    units = _units(text, path)
     timings: list[Timing] = []
     skipped: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -110,30 +105,29 @@ def read_nccl_tests(
                 skipped.append(f"line {number} is cut short")
             continue
         try:
-            timings += _row_timings(row, kind, ranks, nodes, (size_unit, time_unit))
-        except _UnitError as error:
-            raise InputError(
-                f"{path}, line {number}", str(error), "the table must be in bytes, µs and GB/s throughout"
-            ) from None
+            timings += _row_timings(row, kind, ranks, nodes, units, f"{path}, line {number}")
+        except InputError:
+            raise
         except StepsightError as error:
             skipped.append(f"line {number}: {error}")
+    if "Avg bus bandwidth" not in text:
+        skipped.append("the output ends before the benchmark's summary: larger sizes may be missing")
+    gpus = [match["gpu"] for match in devices if match["gpu"]]
+    return _complete(path, timings, skipped, gpus[0] if gpus else "")
+
+
+def _complete(path: Path, timings: list[Timing], skipped: list[str], gpu: str = "") -> BenchmarkRun:
+    """The run, refused where no row of it could be read."""
     if not timings:
         reason = f" ({skipped[0]})" if skipped else ""
         raise InputError(
             str(path), f"no complete row of measured times{reason}", "run the benchmark to its end"
         )
-    if "Avg bus bandwidth" not in text:
-        skipped.append("the output ends before the benchmark's summary: larger sizes may be missing")
-    gpus = [match["gpu"] for match in devices if match["gpu"]]
-    return BenchmarkRun(tuple(timings), tuple(skipped), gpus[0] if gpus else "")
-
-
-class _UnitError(Exception):
-    pass
+    return BenchmarkRun(tuple(timings), tuple(skipped), gpu)
 
 
 def _row_timings(
-    row: re.Match[str], kind: str, ranks: int, nodes: int, units: tuple[float, float]
+    row: re.Match[str], kind: str, ranks: int, nodes: int, units: tuple[float, float], where: str
 ) -> list[Timing]:
     """Out-of-place and in-place times of one row; each is time, algbw, busbw and perhaps #wrong."""
     numbers = row["numbers"].split()
@@ -158,8 +152,10 @@ def _row_timings(
         timing.check()
         implied = timing.bytes / timing.time_us / 1e3
         if algbw >= LEAST_GBPS and abs(implied / algbw - 1) > DISAGREEMENT:
-            raise _UnitError(
-                f"mixed units: {size:g} bytes in {time:g} µs are {implied:.3g} GB/s, the row says {algbw:g}"
+            raise InputError(
+                where,
+                f"mixed units: {size:g} bytes in {time:g} µs are {implied:.3g} GB/s, the row says {algbw:g}",
+                "the table must be in bytes, µs and GB/s throughout",
             )
         found.append(timing)
     return found
@@ -207,11 +203,6 @@ PARAM_COLUMNS = 9
 """size, elements per rank, p50, p75, p95, min, max, algbw, busbw; TFLOP/s may follow."""
 
 
-def is_param_comms(text: str) -> bool:
-    """Whether this looks like the output of PARAM's comms.py."""
-    return "COMMS-RES-" in text
-
-
 def read_param_comms(path: Path, ranks: int | None = None, nodes: int | None = None) -> BenchmarkRun:
     """The median times over ranks, with what was left out."""
     text = read_text(path, errors="replace")
@@ -240,9 +231,7 @@ def read_param_comms(path: Path, ranks: int | None = None, nodes: int | None = N
                 skipped.append(f"line {number}: {error}")
             else:
                 timings.append(timing)
-    if not timings:
-        raise InputError(str(path), "no complete row of measured times", "run the benchmark to its end")
-    return BenchmarkRun(tuple(timings), tuple(skipped))
+    return _complete(path, timings, skipped)
 
 
 FOLDER = "collectives"

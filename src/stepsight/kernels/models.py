@@ -128,10 +128,13 @@ class KernelModels:
     @classmethod
     def load(cls, folder: Path, spec: GpuSpec) -> KernelModels:
         """The models that calibration left in a platform's folder; the shipped ones where it has none."""
+        from stepsight.kernels.embedding.cpu.measured import CalibratedLookups
+
         models = cls.for_gpu(spec)
         if (folder / "kernels" / MEASURED_FILE).is_file():
             models.measured = MeasuredKernels.load(folder)
-        models._embedding = _lookups(folder)
+        lookups = CalibratedLookups.load(folder)
+        models._embedding = lookups if lookups.models else None
         return models
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
@@ -181,11 +184,3 @@ class KernelModels:
             model: KernelEstimator = module.EmbeddingModel.for_gpu(self.given or self.spec)
             self._embedding = model
         return self._embedding
-
-
-def _lookups(folder: Path) -> KernelEstimator | None:
-    """The lookups that were measured for a platform, by operator."""
-    from stepsight.kernels.embedding.cpu.measured import CalibratedLookups
-
-    lookups = CalibratedLookups.load(folder)
-    return lookups if lookups.models else None

@@ -9,8 +9,6 @@ from stepsight.collectives.benchmark_files import (
     FOLDER,
     BenchmarkRun,
     Timing,
-    is_nccl_tests,
-    is_param_comms,
     read_nccl_tests,
     read_param_comms,
     read_timings_csv,
@@ -47,9 +45,9 @@ def read_benchmark(
     if path.suffix == ".csv":
         return BenchmarkRun(tuple(read_timings_csv(path)))
     text = read_text(path, errors="replace")
-    if is_param_comms(text):
+    if "COMMS-RES-" in text:
         return read_param_comms(path, ranks, nodes)
-    if is_nccl_tests(text):
+    if "algbw" in text and "busbw" in text:
         return read_nccl_tests(path, kind, ranks, nodes)
     raise InputError(
         str(path), "neither nccl-tests, PARAM comms nor a CSV of ours",

@@ -167,7 +167,11 @@ def _torch_arrays(file: IO[bytes], path: Path) -> dict[str, AnyArray]:
             raise InputError(str(path), "holds no tensors", "save tensors with torch.save")
         folder = pickled.removesuffix("data.pkl")
         value = _TensorUnpickler(io.BytesIO(archive.read(pickled))).load()
-        named = value if isinstance(value, Mapping) else dict(enumerate(_as_sequence(value)))
+        named = (
+            value
+            if isinstance(value, Mapping)
+            else dict(enumerate([value] if isinstance(value, _Tensor) else value))
+        )
         arrays = {}
         for name, tensor in named.items():
             if not isinstance(tensor, _Tensor):
@@ -178,8 +182,3 @@ def _torch_arrays(file: IO[bytes], path: Path) -> dict[str, AnyArray]:
             whole = _map(source, storage.dtype, start, (storage.size,), info.file_size)
             arrays[str(name)] = whole[first : first + math.prod(tensor.shape)].reshape(tensor.shape)
         return arrays
-
-
-def _as_sequence(value: Any) -> list[Any]:
-    """A lone tensor is a list of one."""
-    return [value] if isinstance(value, _Tensor) else list(value)
