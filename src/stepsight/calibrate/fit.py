@@ -144,14 +144,13 @@ def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:
         pairs.setdefault((row.get("bytes"), row.get("compute")), []).append(row)
     compute, comm = [], []
     for members in pairs.values():
-
-        def low(name: str, members: list[Mapping[str, Any]] = members) -> float:
-            return float(np.quantile([m[name] for m in members], 0.25))
-
-        together = max(min(low("comm_us"), low("compute_us")), 1.0)
-        lost = max(low("compute_us") - low("compute_alone_us"), 0.0)
-        compute.append(1 / (1 - min(lost / together, 0.9)))
-        comm.append(max(low("comm_us") / low("comm_alone_us"), 1.0))
+        comm_us, compute_us, comm_alone_us, compute_alone_us = (
+            float(np.quantile([m[name] for m in members], 0.25))
+            for name in ("comm_us", "compute_us", "comm_alone_us", "compute_alone_us")
+        )
+        lost = max(compute_us - compute_alone_us, 0.0) / max(min(comm_us, compute_us), 1.0)
+        compute.append(1 / (1 - min(lost, 0.9)))
+        comm.append(max(comm_us / comm_alone_us, 1.0))
     return ContentionSpec(
         round(float(np.median(compute or [1.0])), 3),
         round(float(np.median(comm or [1.0])), 3),

@@ -33,6 +33,7 @@ from stepsight.documents import disk_error, write_whole
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import BYTES_PER_GB, GpuSpec
+from stepsight.kernels.embedding.cpu.work import detect_caches
 from stepsight.kernels.families import FAMILIES
 from stepsight.kernels.measured import MeasuredProcessor
 from stepsight.overheads.tables import OpStats, Overheads, op_class
@@ -247,7 +248,7 @@ def cpu_spec(machine: MeasuredProcessor, ranks: int) -> GpuSpec:
     return GpuSpec(
         name=_cpu_name(), vendor=host_platform.machine(), architecture="cpu", sms=1, clock_mhz=1000.0,
         memory_gb=max(machine_memory_bytes() / BYTES_PER_GB / ranks, 0.1), memory_gbps=machine.memory_gbps,
-        l2_mb=last_level_cache_mb(), l2_gbps=4 * machine.memory_gbps,
+        l2_mb=max(detect_caches(), default=2.0**20) / 2**20, l2_gbps=4 * machine.memory_gbps,
         peak_tflops={"fp32": machine.gflops / 1e3}, pcie_gbps=machine.memory_gbps, launch_us=0.0,
         kernel_gap_us=0.0, source=ABOUT,
     )  # fmt: skip
@@ -279,15 +280,3 @@ def _cpu_name() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return host_platform.processor() or "cpu"
-
-
-def last_level_cache_mb() -> float:
-    """The largest cache the operating system tells of; 1 MB where it tells nothing."""
-    sizes = [1.0]
-    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = file.read_text().strip()
-        if text.endswith("K"):
-            sizes.append(float(text[:-1]) / 1024)
-        elif text.endswith("M"):
-            sizes.append(float(text[:-1]))
-    return max(sizes)

@@ -7,15 +7,17 @@ stages); ranks that were not captured do what the captured rank in their place d
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 import msgspec
@@ -127,7 +129,8 @@ class Capturing:
             notes.append(f"captured ranks {listed} of {world}: {len(programs)} distinct program(s)")
         return CapturedStep(
             name, self.request.gpu.name, Job(tuple(programs), order, groups), memory, self.request.steps,
-            _most(a.guessed for a in answers), _most(a.assumed for a in answers), tuple(notes),
+            dict(reduce(or_, (Counter(a.guessed) for a in answers))),
+            dict(reduce(or_, (Counter(a.assumed) for a in answers))), tuple(notes),
             answers[0].torch, self._samples(answers[0], found),
         )  # fmt: skip
 
@@ -168,14 +171,6 @@ def _stand_in(rank: int, captured: Sequence[int], found: Sequence[Family]) -> in
     return max(captured, key=likeness)
 
 
-def _most(counts: object) -> dict[str, int]:
-    most: dict[str, int] = {}
-    for one in counts:  # type: ignore[attr-defined]
-        for what, count in one.items():
-            most[what] = max(most.get(what, 0), count)
-    return most
-
-
 def _hash(answer: Answer) -> str:
     """What a rank does, apart from its name and from where in a group its messages go."""
     if answer.program is None:
@@ -202,7 +197,6 @@ def _captured_in_process(request: Request, rank: int) -> Answer:
             part for part in (package, os.environ.get("PYTHONPATH", "")) if part
         )
         command = [sys.executable, "-m", "stepsight.capturing.worker", str(question)]
-        killed = _out_of_memory_kills()
         process = subprocess.Popen(command, env=environment, stdout=_STANDARD_ERROR, start_new_session=True)
         try:
             code = process.wait()
@@ -211,10 +205,10 @@ def _captured_in_process(request: Request, rank: int) -> Answer:
             raise
         finally:
             end_group(process.pid)
-        return answer_of(answer, code, out_of_memory=_out_of_memory_kills() > killed)
+        return answer_of(answer, code)
 
 
-def answer_of(path: Path, code: int, *, out_of_memory: bool = False) -> Answer:
+def answer_of(path: Path, code: int) -> Answer:
     """The process's answer, or the error that its end means."""
     try:
         answer = msgspec.json.decode(path.read_bytes(), type=Answer)
@@ -229,29 +223,18 @@ def answer_of(path: Path, code: int, *, out_of_memory: bool = False) -> Answer:
     if answer.stage == "starting" and code < 0:
         name = signal.Signals(-code).name
         raise StepsightError(f"the fake GPU could not be set up ({name}); {RECORD}")
-    raise StepsightError(_ended(code, out_of_memory))
+    raise StepsightError(_ended(code))
 
 
-def _ended(code: int, out_of_memory: bool) -> str:
+def _ended(code: int) -> str:
     """What happened to a script that left no answer: it or somebody else ended its process."""
     if code >= 0:
         return f"the script ended its process with os._exit({code}) before a step was recorded"
-    if -code == signal.SIGKILL and out_of_memory:
-        return "the out-of-memory killer ended the script (SIGKILL): this machine's memory was full"
     name = signal.Signals(-code).name
     if name in _CRASHES:
         return f"the script crashed ({name}) before a step was recorded; {RECORD}"
-    return f"the script was ended by {name} before a step was recorded"
+    full = ", as the system does where memory is full" if name == "SIGKILL" else ""
+    return f"the script was ended by {name} before a step was recorded{full}"
 
 
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
-
-
-def _out_of_memory_kills() -> int:
-    """How often Linux has ended a process for want of memory, here and in this container; 0 elsewhere."""
-    total = 0
-    for file in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
-        with contextlib.suppress(OSError, ValueError):
-            fields = (line.split() for line in Path(file).read_text().splitlines())
-            total += sum(int(field[1]) for field in fields if field[:1] == ["oom_kill"])
-    return total

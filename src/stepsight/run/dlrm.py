@@ -28,6 +28,7 @@ from stepsight.workload.dlrm.embeddings import sent_widths
 from stepsight.workload.dlrm.interactions import interaction_width
 
 SUPPORTED = ("sgd", "none")
+LEARNING_RATE = 0.01
 
 
 @dataclass(slots=True)
@@ -80,14 +81,14 @@ class LookupFunction(torch.autograd.Function):  # type: ignore[misc]
         if tables.optimizer != "none":
             pieces = grad.split([w.shape[1] for w in tables.weights], 1)
             for weight, batch, piece in zip(tables.weights, ctx.batch, pieces, strict=True):
-                update_rows(weight, batch, piece, tables.learning_rate)
+                update_rows(weight, batch, piece, LEARNING_RATE)
         return None, None, None
 
 
 class LocalTables:
     """The tables of one rank. Plain tensors, so that no data-parallel wrapper reduces them."""
 
-    def __init__(self, lookup: Lookup, rows: int, device: str, learning_rate: float = 0.01) -> None:
+    def __init__(self, lookup: Lookup, rows: int, device: str) -> None:
         if lookup.optimizer not in SUPPORTED:
             raise InputError(
                 "[training] sparse_optimizer",
@@ -96,7 +97,7 @@ class LocalTables:
             )
         self.weights = [torch.rand(t.rows, t.dim, device=device) - 0.5 for t in lookup.tables]
         self.anchor = torch.zeros((), device=device, requires_grad=True)
-        self.optimizer, self.rows, self.learning_rate = lookup.optimizer, rows, learning_rate
+        self.optimizer, self.rows = lookup.optimizer, rows
 
     def __call__(self, batch: Sequence[TableBatch]) -> torch.Tensor:
         pooled: torch.Tensor = LookupFunction.apply(self.anchor, self, batch)

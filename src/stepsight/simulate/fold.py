@@ -119,16 +119,10 @@ def _company(colour: IntArray, matrices: list[IntArray]) -> IntArray:
     found = np.full(len(colour), -1, dtype=np.int64)
     seen = 0
     for rows in matrices:
-        number = _rows_numbered(np.sort(colour[rows], axis=1))
+        number = np.unique(np.sort(colour[rows], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
         found[rows] = seen + number[:, None]
         seen += int(number.max()) + 1
     return found
-
-
-def _rows_numbered(rows: IntArray) -> IntArray:
-    if len(rows) == 1:
-        return np.zeros(1, dtype=np.int64)
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _numbered(*columns: IntArray) -> IntArray:
@@ -150,12 +144,9 @@ def _folded(job: Job, colour: IntArray, matrices: dict[str, list[IntArray]]) -> 
         return unfolded(job)
     groups = {}
     for name, sets in matrices.items():
-        distinct = {tuple(np.unique(row).tolist()) for rows in sets for row in _distinct(of_rank[rows])}
+        rows_of = (np.unique(np.sort(of_rank[rows], axis=1), axis=0) for rows in sets)
+        distinct = {tuple(np.unique(row).tolist()) for rows in rows_of for row in rows}
         groups[name] = tuple(Group(f"{name} {i}", ranks) for i, ranks in enumerate(sorted(distinct)))
     programs = tuple(job.program_of_rank[r] for r in first.tolist())
     starts = tuple(job.start_us[r] for r in first.tolist()) if job.start_us else ()
     return Fold(Job(job.programs, programs, groups, starts), of_rank, first, count)
-
-
-def _distinct(rows: IntArray) -> IntArray:
-    return np.unique(np.sort(rows, axis=1), axis=0)

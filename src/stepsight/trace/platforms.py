@@ -15,7 +15,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.trace.constants import SURELY_IDLE_US, SURELY_QUEUED_US
 from stepsight.trace.run import TraceRun
 
-_MODEL = re.compile(
+_CHIP = re.compile(
     r"(GB[23]00|GH200|H100|H200|H800|H20|B[23]00|A100|A800|V100|P100|MI\d{3}X?|L40S|L20|L4|A10|A30|A40|T4|P4)",
     re.IGNORECASE,
 )
@@ -25,38 +25,35 @@ MOST_SMS = 4096
 
 def guess_platform(run: TraceRun) -> str:
     """The catalogue name of the trace's machine, from its deviceProperties and world size."""
-    return _shape(run, _gpu_name(run))
+    path, fix = run.ranks[0].path, "name a platform with --platform, as 1xV100-SXM2"
+    if not run.device:
+        raise InputError(path, "does not say which GPU it ran on", fix)
+    gpu = _catalogued(run)
+    if gpu is None:
+        raise InputError(path, f"ran on {run.device!r}, which the catalogue does not have", fix)
+    return _shape(run, gpu.name)
 
 
 def _shape(run: TraceRun, gpu: str) -> str:
     per_node = max(1, min(run.world_size, run.gpus_on_host or 8))
     nodes, rest = divmod(run.world_size, per_node)
-    if nodes > 1 and rest == 0:
-        return f"{nodes}x{per_node}x{gpu}"
-    return f"{run.world_size}x{gpu}"
+    return f"{nodes}x{per_node}x{gpu}" if nodes > 1 and rest == 0 else f"{run.world_size}x{gpu}"
 
 
-def _gpu_name(run: TraceRun) -> str:
-    if not run.device:
-        raise InputError(
-            run.ranks[0].path, "does not say which GPU it ran on", "name one with --platform, as 1xV100-SXM2"
-        )
+def _catalogued(run: TraceRun) -> GpuSpec | None:
+    """The catalogue's GPU of that name, or of its boards with that chip the one with the nearest memory."""
     entry = find_gpu(run.device)
     if entry:
-        return entry.gpu.name
-    model = _MODEL.search(run.device)
-    relatives = [
-        e.gpu for name, e in gpu_catalogue().items() if model and name.upper().startswith(model[1].upper())
-    ]
-    if not relatives:
-        raise InputError(
-            run.ranks[0].path, f"ran on {run.device!r}, which the catalogue does not have",
-            "name a platform with --platform",
-        )  # fmt: skip
-    by_memory = sorted(
-        relatives, key=lambda g: (abs(g.memory_gb - (run.memory_gb or g.memory_gb)), "PCIE" in g.name)
+        return entry.gpu
+    chip = _CHIP.search(run.device)
+    boards = (
+        e.gpu for name, e in gpu_catalogue().items() if chip and name.upper().startswith(chip[1].upper())
     )
-    return by_memory[0].name
+
+    def apart(gpu: GpuSpec) -> tuple[float, bool]:
+        return abs(gpu.memory_gb - (run.memory_gb or gpu.memory_gb)), "PCIE" in gpu.name
+
+    return min(boards, key=apart, default=None)
 
 
 def own_platform(run: TraceRun) -> tuple[Platform, list[str]]:
@@ -65,25 +62,24 @@ def own_platform(run: TraceRun) -> tuple[Platform, list[str]]:
     A GPU that the catalogue does not have is described by the trace's deviceProperties and its nearest
     relative: enough for its own step, which is measured; its models are the relative's.
     """
-    try:
-        name = guess_platform(run)
-        notes = [f"platform {name}, as the trace's deviceProperties say"]
-        return load_platform(name), notes
-    except InputError:
-        relative, why = _relative(run)
+    gpu = _catalogued(run) if run.device else None
+    if gpu is not None:
+        name = _shape(run, gpu.name)
+        return load_platform(name), [f"platform {name}, as the trace's deviceProperties say"]
+    relative, why = _relative(run)
     platform = load_platform(_shape(run, relative.name))
     if not run.device:
         return platform, [f"the trace does not say which GPU it ran on; {why}: {relative.name} is assumed"]
     properties = run.ranks[0].linked.trace.device_properties
     sms = _sms(properties) or relative.sms
     scale = sms / relative.sms
-    gpu = replace(
+    described = replace(
         relative, name=run.device, aliases=(), sms=sms, memory_gb=run.memory_gb or relative.memory_gb,
         memory_gbps=relative.memory_gbps * scale, l2_gbps=relative.l2_gbps * scale,
         peak_tflops={d: t * scale for d, t in relative.peak_tflops.items()},
         source=f"deviceProperties of a trace; rates by its multiprocessors after {relative.name}",
     )  # fmt: skip
-    spec = replace(platform.spec, name=_shape(run, run.device), gpu=gpu)
+    spec = replace(platform.spec, name=_shape(run, run.device), gpu=described)
     note = (
         f"{run.device!r} is not in the catalogue: {why}; its rates are taken after {relative.name} by"
         f" {sms} multiprocessors. Measured times hold; model times are rough"
