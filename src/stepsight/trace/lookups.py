@@ -40,21 +40,24 @@ class Lookups:
     """The lookups of a linked trace."""
 
     def __init__(self, linked: LinkedTrace) -> None:
-        self._linked = linked
+        self._ops, self._parent = linked.ops, linked.parent
         self._any = any(map(_looks_up, linked.op_names))
-        self._backwards: dict[int, tuple[Lookup | None, float]] = {}
-        """By operator: what a backward looks up, and the time of all its kernels."""
-        total: dict[int, float] = defaultdict(float)
-        found: dict[int, Lookup | None] = {}
+        self._gradients = [
+            t.shape for op in linked.ops if "SplitLookupFunction" in op.name for t in _matrices(op)
+        ]
+        """Gradients that come back: batch × the sum of embedding dims."""
+        self._forwards = [
+            made
+            for op in linked.ops
+            if "_embedding_codegen_lookup" in op.name and (made := self._from_forward(op)) is not None
+        ]
+        self._backward_us: dict[int, float] = defaultdict(float)
+        """By operator, the time of a backward's own kernels."""
         for launch in linked.launches if self._any else ():
             op = self._op(launch)
-            if op == NO_OP or not _BACKWARD_OP.search(linked.ops[op].name) or self._by_itself(launch):
-                continue
-            if op not in found:
-                found[op] = self._from_backward(linked.ops[op])
-            for event in launch.gpu:
-                total[op] += 0.0 if _timed_alone(event) else event.dur
-        self._backwards = {op: (lookup, total[op]) for op, lookup in found.items()}
+            if op != NO_OP and _BACKWARD_OP.search(linked.ops[op].name) and not self._by_itself(launch):
+                self._backward_us[op] += sum(0.0 if _timed_alone(e) else e.dur for e in launch.gpu)
+        self._backwards = {op: self._from_backward(linked.ops[op]) for op in self._backward_us}
 
     def kernel(self, launch: Launch, event: Event) -> tuple[Kernel | None, float]:
         """The lookup that an embedding kernel works on and its share of it; None for other kernels, and where
@@ -64,27 +67,27 @@ class Lookups:
             return None, 1.0
         op = self._op(launch)
         if forward:
-            call = self._linked.ops[op if op != NO_OP else launch.op]
+            call = self._ops[op if op != NO_OP else launch.op]
             lookup = self._from_forward(call)
             return (_kernel("embedding", call, lookup) if lookup else None), 1.0
-        lookup, total_us = self._backwards.get(op, (None, 0.0))
+        lookup, total_us = self._backwards.get(op), self._backward_us.get(op, 0.0)
         if lookup is None or self._by_itself(launch) or event.name.startswith(("Mem", "Copy")):
             return None, 1.0
         if _SAMPLE_WEIGHTS in event.name:
-            return _kernel("embedding", self._linked.ops[op], lookup), 1.0
+            return _kernel("embedding", self._ops[op], lookup), 1.0
         share = event.dur / total_us if total_us > 0 else 1.0
-        return _kernel("embedding_backward", self._linked.ops[op], lookup), share
+        return _kernel("embedding_backward", self._ops[op], lookup), share
 
     def _op(self, launch: Launch) -> int:
         """The operator around a launch that looks rows up."""
         op = launch.op
-        while op != NO_OP and not _looks_up(self._linked.ops[op].name):
-            op = self._linked.parent[op]
+        while op != NO_OP and not _looks_up(self._ops[op].name):
+            op = self._parent[op]
         return op
 
     def _by_itself(self, launch: Launch) -> bool:
         """An operator inside the backward (a fill, a copy) that is a call of its own."""
-        return launch.op != NO_OP and self._linked.ops[launch.op].name.startswith("aten::")
+        return launch.op != NO_OP and self._ops[launch.op].name.startswith("aten::")
 
     def _from_forward(self, call: Event) -> Lookup | None:
         inputs = tensors_of(call)
@@ -111,32 +114,21 @@ class Lookups:
         return Lookup((one,) * tables, _optimizer(call.name), True)
 
     def _dim(self, batch: int, tables: int) -> float | None:
-        """Mean embedding dim, from the gradient that comes back: batch × sum of dims."""
-        for event in self._linked.ops:
-            if "SplitLookupFunction" not in event.name:
-                continue
-            for tensor in tensors_of(event):
-                if len(tensor.shape) == 2 and tensor.shape[0] == batch and tensor.shape[1] >= tables:
-                    width = tensor.shape[1] / tables
-                    if _WIDTHS[0] <= width <= _WIDTHS[1]:
-                        return width
-        return None
+        """Mean embedding dim."""
+        widths = (columns / tables for rows, columns in self._gradients if rows == batch)
+        return next((width for width in widths if _WIDTHS[0] <= width <= _WIDTHS[1]), None)
 
     def _from_backward(self, call: Event) -> Lookup | None:
-        gradient = next((t for t in tensors_of(call) if len(t.shape) == 2), None)
-        if gradient is None:
-            return None
-        batch, total_dim = gradient.shape
-        for forward in self._linked.ops:
-            if "_embedding_codegen_lookup" in forward.name:
-                made = self._from_forward(forward)
-                if (
-                    made
-                    and made.tables[0].batch == batch
-                    and abs(sum(t.dim for t in made.tables) / total_dim - 1) < _AGREE
-                ):
-                    return Lookup(made.tables, _optimizer(call.name), True)
+        for batch, total_dim in (t.shape for t in _matrices(call)[:1]):
+            for forward in self._forwards:
+                found_dim = sum(t.dim for t in forward.tables)
+                if forward.tables[0].batch == batch and abs(found_dim - total_dim) < _AGREE * total_dim:
+                    return Lookup(forward.tables, _optimizer(call.name), True)
         return None
+
+
+def _matrices(op: Event) -> list[TensorFact]:
+    return [t for t in tensors_of(op) if len(t.shape) == 2]
 
 
 @lru_cache(maxsize=8192)

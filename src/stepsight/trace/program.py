@@ -301,7 +301,7 @@ class _Builder:
         ended = max((x.gpu[-1].end for x in held), default=item.call.ts)
         # From the end of the awaited kernel to the host's return; a call that found nothing costs itself.
         after = item.call.end - max(ended, item.call.ts) if held else min(item.call.dur, SYNC_CALL_US)
-        if not held and item.call.ts < self.resolver.starts[0]:
+        if not held and item.call.ts < self.resolver.first_call_us:
             after = item.call.dur  # for work from before the recording
         times = HostTimes(t1, 0.0, 0.0, 0.0, max(0.0, min(after, item.call.dur)))
         waits = tuple(Wait(HOST, i) for i in on)

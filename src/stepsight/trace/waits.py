@@ -71,6 +71,35 @@ class _Busy:
         return float(self.before[at]) - over
 
 
+class _Queue:
+    """Launches in the order of their calls: those of a stream, or of a host thread."""
+
+    def __init__(self) -> None:
+        self._launches: list[Launch] = []
+        self._starts: list[float] = []
+
+    def add(self, launch: Launch) -> None:
+        self._launches.append(launch)
+        self._starts.append(launch.call.ts)
+
+    def before(self, time: float) -> Launch | None:
+        """The last one called by then."""
+        at = bisect_right(self._starts, time)
+        return self._launches[at - 1] if at else None
+
+    def after(self, time: float) -> Launch | None:
+        """The first one called from then on."""
+        at = bisect_left(self._starts, time)
+        return self._launches[at] if at < len(self._launches) else None
+
+    def ended(self, call: float, began: float) -> Launch | None:
+        """The last one called before a call that had ended when the waiting work began."""
+        at = bisect_right(self._starts, call)
+        while at and self._launches[at - 1].gpu[-1].end > began + STREAM_SLACK_US:
+            at -= 1
+        return self._launches[at - 1] if at else None
+
+
 class WaitResolver:
     """Answers, for one rank, what each wait and synchronize call waited for.
 
@@ -79,16 +108,12 @@ class WaitResolver:
     """
 
     def __init__(self, linked: LinkedTrace) -> None:
-        self.launches = linked.launches
-        self.starts = [x.call.ts for x in linked.launches]
-        self.by_stream: dict[StreamId, list[Launch]] = {}
+        self.first_call_us = linked.launches[0].call.ts if linked.launches else float("inf")
+        self._streams: dict[StreamId, _Queue] = {}
+        self._threads: dict[int | str, _Queue] = defaultdict(_Queue)
         for launch in linked.launches:
-            self.by_stream.setdefault(launch.gpu[-1].args.stream, []).append(launch)
-        self.stream_starts = {s: [x.call.ts for x in ls] for s, ls in self.by_stream.items()}
-        self.by_thread: dict[int | str, list[Launch]] = {}
-        for launch in linked.launches:
-            self.by_thread.setdefault(launch.call.tid, []).append(launch)
-        self.thread_starts = {t: [x.call.ts for x in ls] for t, ls in self.by_thread.items()}
+            self._streams.setdefault(launch.gpu[-1].args.stream, _Queue()).add(launch)
+            self._threads[launch.call.tid].add(launch)
         self.stated = {e.args.correlation: e for e in linked.trace.syncs}
         self.stream_names = stream_names(linked)
         self.hidden = linked.hidden_waits
@@ -103,7 +128,7 @@ class WaitResolver:
         stated = self.stated.get(call.args.correlation)
         if stated is not None and stated.args.wait_on_stream != -1:
             return self._stated_wait(call, stated)
-        waiting = self._next_on_thread(call)
+        waiting = self._threads[call.tid].after(call.ts)
         return self._held_by(waiting, call.ts, taken) if waiting is not None else None
 
     def held_by(self, launch: Launch) -> StreamWait | None:
@@ -112,25 +137,17 @@ class WaitResolver:
 
     def _held_by(self, waiting: Launch, before: float, taken: set[int]) -> StreamWait | None:
         stream, began = waiting.gpu[0].args.stream, waiting.gpu[0].ts
-        best: Launch | None = None
-        for other, launches in self.by_stream.items():
-            if other == stream:
-                continue
-            held = self._last_ended(launches, self.stream_starts[other], before, began)
-            if (
-                held is not None
-                and held.index not in taken
-                and (best is None or held.gpu[-1].end > best.gpu[-1].end)
-            ):
-                best = held
-        return StreamWait(stream, best) if best is not None else None
+        held = [q.ended(before, began) for other, q in self._streams.items() if other != stream]
+        able = [x for x in held if x is not None and x.index not in taken]
+        last = max(able, key=lambda x: x.gpu[-1].end, default=None)
+        return StreamWait(stream, last) if last is not None else None
 
     def host_sync(self, call: Event) -> list[Launch]:
         """The launches whose end let a synchronize call return: one per stream for a device sync."""
         if call.name == HIDDEN:
             held = self.hidden.get((call.tid, call.ts))
             return [held] if held is not None else []
-        latest = {s: self._last_before(s, call.ts) for s in self.by_stream}
+        latest = {stream: queue.before(call.ts) for stream, queue in self._streams.items()}
         candidates = [x for x in latest.values() if x is not None]
         if "Device" in call.name or "Ctx" in call.name:
             return candidates
@@ -150,36 +167,14 @@ class WaitResolver:
         if last is not None and last.gpu[-1].end >= call.ts:
             return [last]
         # It returned at once: the work just launched on this thread had ended already.
-        mine = self._before_on_thread(call)
+        mine = self._threads[call.tid].before(call.ts)
         return [mine] if mine is not None and mine in ended else []
 
     def _stated_wait(self, call: Event, stated: Event) -> StreamWait | None:
         record = self.recorded.get(stated.args.wait_on_cuda_event_record_corr_id)
-        held = self._last_before(stated.args.wait_on_stream, record.ts if record else call.ts)
+        queue = self._streams.get(stated.args.wait_on_stream, _Queue())
+        held = queue.before(record.ts if record else call.ts)
         return StreamWait(stated.args.stream, held) if held is not None else None
-
-    def _next_on_thread(self, call: Event) -> Launch | None:
-        launches = self.by_thread.get(call.tid, [])
-        at = bisect_left(self.thread_starts.get(call.tid, []), call.ts)
-        return launches[at] if at < len(launches) else None
-
-    def _before_on_thread(self, call: Event) -> Launch | None:
-        launches = self.by_thread.get(call.tid, [])
-        at = bisect_right(self.thread_starts.get(call.tid, []), call.ts) - 1
-        return launches[at] if at >= 0 else None
-
-    def _last_before(self, stream: StreamId, time: float) -> Launch | None:
-        launches = self.by_stream.get(stream, [])
-        at = bisect_right(self.stream_starts.get(stream, []), time) - 1
-        return launches[at] if at >= 0 else None
-
-    @staticmethod
-    def _last_ended(launches: list[Launch], starts: list[float], call: float, began: float) -> Launch | None:
-        """The last launch issued before the call that had ended when the waiting work began."""
-        at = bisect_right(starts, call) - 1
-        while at >= 0 and launches[at].gpu[-1].end > began + STREAM_SLACK_US:
-            at -= 1
-        return launches[at] if at >= 0 else None
 
 
 def held_calls(linked: LinkedTrace) -> dict[int, float]:
