@@ -34,9 +34,17 @@ def test_an_elementwise_grid_counts_elements() -> None:
     assert (k.dim("elements"), k.size_spread, seen.opaque) == (10 * 128 * 4, COUNTED_SPREAD, False)
 
 
-def test_attention_of_unknown_size_follows_products_to_another_gpu() -> None:
-    k, seen = observed(FLASH, [5, 16, 12], [128, 1, 1])
-    assert (k.family, k.dtype, seen.opaque) == ("gemm", "bf16", True)
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        (FLASH, "attention"),
+        ("multi_tensor_apply_kernel<TensorListMetadata<2>>", "optimizer"),
+        ("volta_sgemm_128x64_tn", "gemm"),
+    ],
+)
+def test_a_kernel_of_unknown_size_keeps_its_kind(name: str, family: str) -> None:
+    k, seen = observed(name, [5, 16, 12], [128, 1, 1])
+    assert (k.family, k.sizing, seen.opaque) == (family, Sizing.UNKNOWN, True)
 
 
 @pytest.mark.parametrize(

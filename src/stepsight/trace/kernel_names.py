@@ -51,7 +51,6 @@ _KINDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
     )
 )  # fmt: skip
 """Kinds of kernel by what their names hold; the first that fits."""
-_COMPUTE_BOUND = frozenset((PRODUCT, "attention", "attention_backward"))
 _OF_FAMILY = {
     **dict.fromkeys(("gemm", "conv", "conv_dgrad", "conv_wgrad"), PRODUCT),
     **dict.fromkeys(("elementwise", "copy_d2d", "transpose", "other"), STREAM),
@@ -63,8 +62,15 @@ _TENSILE = re.compile(r"^Cijk_\w+?_\w+?_([A-Z0-9]+)_")
 """Products of AMD's Tensile: letters after the order of indices are the types of inputs, result and sum."""
 _TENSILE_TYPES = {"B": "bf16", "H": "fp16", "F8": "fp8", "X": "tf32", "S": "fp32"}
 _TWO_INPUTS = re.compile(r"BinaryFunctor|CUDAFunctor_add|^(?!.*CUDAFunctorOnSelf).*Functor_add")
-_LARGE_PRODUCT, _LARGE_STREAM = 2048.0, 2.0**24
-"""A side of a product, and elements of a copy, that fill any GPU."""
+_SIDE, _ELEMENTS = 2048.0, 2.0**24
+_PASSED_OVER = {"elements": _ELEMENTS, "read_bytes": 4 * _ELEMENTS, "write_bytes": 4 * _ELEMENTS}
+_ATTENDED = {"batch": 8.0, "heads": 16.0, "kv_heads": 16.0, "q": _SIDE, "kv": _SIDE, "head_dim": 128.0}
+_LARGE: dict[str, dict[str, float]] = {
+    "gemm": {"batch": 1.0, "m": _SIDE, "n": _SIDE, "k": _SIDE},
+    "attention": {**_ATTENDED, "causal": 1.0}, "attention_backward": {**_ATTENDED, "causal": 1.0},
+    "elementwise": _PASSED_OVER, "optimizer": {**_PASSED_OVER, "tensors": 1.0},
+}  # fmt: skip
+"""Kernels that fill any GPU, by family."""
 
 
 @lru_cache(maxsize=8192)
@@ -174,13 +180,9 @@ def counted(event: Event, operator: str = "") -> Kernel | None:
 
 def unsized(event: Event, operator: str = "") -> Kernel:
     """A kernel whose sizes nothing states: it keeps its measured time. On another GPU that time is scaled as
-    a large product's (attention too) or a large copy's would be."""
+    that of a large one of its kind would be."""
+    kinds = kinds_of(event.name)
+    family = "gemm" if PRODUCT in kinds else next((k for k in kinds if k in _LARGE), "elementwise")
     name, dtype = operator or short_name(event.name), dtype_by_name(event.name)
-    if not _COMPUTE_BOUND.isdisjoint(kinds_of(event.name)):
-        n = _LARGE_PRODUCT
-        return Kernel.of("gemm", dtype, operator=name, sizing=Sizing.UNKNOWN, batch=1, m=n, n=n, k=n)
-    moved = 4 * _LARGE_STREAM
-    return Kernel.of(
-        "elementwise", dtype, operator=name, sizing=Sizing.UNKNOWN, elements=_LARGE_STREAM, read_bytes=moved,
-        write_bytes=moved,
-    )  # fmt: skip
+    kernel = Kernel.of(family, dtype, operator=name, sizing=Sizing.UNKNOWN)
+    return replace(kernel, dims=tuple(_LARGE[family].items()))
