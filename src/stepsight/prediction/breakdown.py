@@ -15,10 +15,11 @@ from stepsight.estimate import FloatArray, Source
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Sizing
 from stepsight.program.observation import ObservedJob
-from stepsight.simulate.engine import LaneTimes, Priced
+from stepsight.simulate.engine import Priced
 from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION, PricedLane
+from stepsight.simulate.rendezvous import LaneTimes
 from stepsight.simulate.timeline import RankTimes, Timeline, step_times
 from stepsight.trace.constants import LATE_SPREAD
 

@@ -23,9 +23,10 @@ import numpy.typing as npt
 from stepsight.constants import area
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.spec import ContentionSpec
-from stepsight.simulate.engine import LaneTimes, Priced, Walk
+from stepsight.simulate.engine import Priced
 from stepsight.simulate.intervals import covered_by_rank
 from stepsight.simulate.lowering import Lane, LoweredProgram, Meeting
+from stepsight.simulate.rendezvous import LaneTimes, Walk
 
 _CONSTANTS = area("simulate")
 FILLS_US = _CONSTANTS.number("FILLS_US")

@@ -19,7 +19,7 @@ from stepsight.program.job import Group
 from stepsight.simulate.lowering import HOST_CLOCK, Boundary, Join, Lane, LoweredProgram, Stretch
 from stepsight.simulate.narrow import walk_narrow
 from stepsight.simulate.periods import continued
-from stepsight.simulate.rendezvous import Arrival, Clocks, Rendezvous, Steps
+from stepsight.simulate.rendezvous import Arrival, Clocks, LaneTimes, Rendezvous, Steps, Walk
 
 WIDE = 128
 """Clocks (configurations × ranks) from which on a loop over launches beats a scan along them:
@@ -39,36 +39,6 @@ class Priced:
     host_us: FloatArray
     device_us: FloatArray
     late_us: FloatArray | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LaneTimes:
-    """When things happened on one lane: ``(marks or launches, configurations, ranks)``.
-
-    ``begin_us`` is when a collective's last rank arrived; for a kernel it equals ``start_us``.
-    """
-
-    mark_us: FloatArray
-    start_us: FloatArray
-    begin_us: FloatArray
-    end_us: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """When each rank finished, (configurations, ranks); where each lane's clocks stand, from
-    which a next step can start; where asked, when everything happened; and of lanes with a period the
-    ``states`` at its boundaries (`stepsight.simulate.periods`)."""
-
-    finish_us: FloatArray
-    clocks: tuple[Clocks, ...]
-    lanes: tuple[LaneTimes, ...]
-    states: tuple[tuple[FloatArray, ...], ...] = ()
-
-    @property
-    def makespan_us(self) -> FloatArray:
-        """One step time per configuration."""
-        return np.asarray(self.finish_us.max(axis=-1), dtype=np.float64)
 
 
 def walk(
@@ -100,8 +70,7 @@ def walk(
         times_of = [(p.host_us, p.device_us, p.late_us) for p in priced]
         found = walk_narrow(lanes, times_of, groups, begin, alone, delays)
         if found is not None:
-            lane_times = tuple(LaneTimes(*each) for each in found.times) if keep else ()
-            return Walk(found.finish_us, found.clocks, lane_times, found.states)
+            return found
     into: list[LaneTimes | None] = list(kept) if keep else [None] * len(lanes)
     steps = [
         _steps(lane.tape, times, begin[i], delays, synchronous, into[i], states[i], alone[i])

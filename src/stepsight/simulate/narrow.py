@@ -15,17 +15,7 @@ from stepsight.estimate import FloatArray
 from stepsight.program.job import Group
 from stepsight.simulate.lowering import HOST_CLOCK, Boundary, Join, Lane, Meeting, Stretch
 from stepsight.simulate.periods import continued
-from stepsight.simulate.rendezvous import ENDS_BY_RANK, Clocks
-
-
-@dataclass(frozen=True, slots=True)
-class NarrowWalk:
-    """Finish, clocks, and by lane: marks, starts, begins and ends, and the states at boundaries."""
-
-    finish_us: FloatArray
-    clocks: tuple[Clocks, ...]
-    times: tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], ...]
-    states: tuple[tuple[FloatArray, ...], ...]
+from stepsight.simulate.rendezvous import ENDS_BY_RANK, Clocks, LaneTimes, Walk
 
 
 @dataclass(slots=True)
@@ -135,7 +125,7 @@ def walk_narrow(
     lanes: Sequence[Lane], times: Sequence[tuple[FloatArray, FloatArray, FloatArray | None]],
     groups: Mapping[str, tuple[Group, ...]], start: Sequence[Clocks], alone: Sequence[frozenset[str]],
     delays_us: tuple[float, float],
-) -> NarrowWalk | None:  # fmt: skip
+) -> Walk | None:  # fmt: skip
     """All ranks together; None where they do not agree on their collectives (`engine` says how)."""
     under_way = [_Lane(*each, delays_us) for each in zip(lanes, times, start, strict=True)]
     peers = {name: {r: g.ranks for g in sets for r in g.ranks} for name, sets in groups.items()}
@@ -170,7 +160,7 @@ def walk_narrow(
     return None if standing else _gathered(under_way, len(lanes))
 
 
-def _gathered(lanes: Sequence[_Lane], ranks: int) -> NarrowWalk:
+def _gathered(lanes: Sequence[_Lane], ranks: int) -> Walk:
     finish = np.zeros((1, ranks))
     for lane in lanes:
         finish[0, lane.rank] = max(lane.host, *lane.clocks) if lane.clocks else lane.host
@@ -178,9 +168,9 @@ def _gathered(lanes: Sequence[_Lane], ranks: int) -> NarrowWalk:
     def wide(values: list[float]) -> FloatArray:
         return np.array(values, dtype=np.float64)[:, None, None]
 
-    return NarrowWalk(
+    return Walk(
         finish,
         tuple(Clocks(np.array([[x.host]]), tuple(np.array([[c]]) for c in x.clocks)) for x in lanes),
-        tuple((wide(x.marks), wide(x.start), wide(x.begin), wide(x.end)) for x in lanes),
+        tuple(LaneTimes(wide(x.marks), wide(x.start), wide(x.begin), wide(x.end)) for x in lanes),
         tuple(tuple(x.states) for x in lanes),
     )

@@ -1,4 +1,4 @@
-"""Where lanes meet: a collective moves data once every rank of its set has arrived."""
+"""When things happened, and where lanes meet: a collective moves data once every rank of its set is there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,36 @@ class Clocks:
 
     host_us: FloatArray
     stream_us: tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTimes:
+    """When things happened on one lane: ``(marks or launches, configurations, ranks)``.
+
+    ``begin_us`` is when a collective's last rank arrived; for a kernel it equals ``start_us``.
+    """
+
+    mark_us: FloatArray
+    start_us: FloatArray
+    begin_us: FloatArray
+    end_us: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """When each rank finished, (configurations, ranks); where each lane's clocks stand, from
+    which a next step can start; where asked, when everything happened; and of lanes with a period the
+    ``states`` at its boundaries (`stepsight.simulate.periods`)."""
+
+    finish_us: FloatArray
+    clocks: tuple[Clocks, ...]
+    lanes: tuple[LaneTimes, ...]
+    states: tuple[tuple[FloatArray, ...], ...] = ()
+
+    @property
+    def makespan_us(self) -> FloatArray:
+        """One step time per configuration."""
+        return np.asarray(self.finish_us.max(axis=-1), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

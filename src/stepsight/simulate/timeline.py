@@ -14,10 +14,10 @@ from stepsight.platform.load import Platform
 from stepsight.program.job import Job, RankProgram
 from stepsight.program.observation import Observations
 from stepsight.simulate.contention import settle
-from stepsight.simulate.engine import LaneTimes, Priced, Walk, clocks_at, walk
+from stepsight.simulate.engine import Priced, clocks_at, walk
 from stepsight.simulate.periods import evenly, same_advance
 from stepsight.simulate.price import COMMUNICATION, PricedJob, PricedLane, price
-from stepsight.simulate.rendezvous import Clocks
+from stepsight.simulate.rendezvous import Clocks, LaneTimes, Walk
 
 COPY = "copy"
 """The category of copies, which take no multiprocessor."""
