@@ -18,7 +18,7 @@ import msgspec
 
 from stepsight.errors import InputError
 from stepsight.trace.events import Event
-from stepsight.trace.files import TraceFile, mended, salvaged
+from stepsight.trace.files import TraceFile, decoded, mended, salvaged
 from stepsight.trace.link import LinkedTrace
 
 MOST_PAIRS = 20_000_000
@@ -80,15 +80,9 @@ def read_execution_trace(file: TraceFile) -> ExecutionTrace:
 
 
 def _document(file: TraceFile) -> tuple[dict[str, Any], list[str]]:
-    for mend in (False, True):
-        try:
-            whole = msgspec.json.decode(mended(file.content) if mend else file.content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        except MemoryError:
-            raise InputError(file.path, "does not fit into memory", "record fewer steps") from None
-        if isinstance(whole, dict):
-            return whole, []
+    whole = decoded(file, msgspec.json.decode)
+    if isinstance(whole, dict):
+        return whole, []
     partial, lost = salvaged(mended(file.content))
     return partial, [
         f"{file.name}: cut or broken JSON; {len(_list(partial.get('nodes')))} nodes read, {lost} bytes lost"

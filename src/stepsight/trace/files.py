@@ -13,15 +13,18 @@ import json
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
+
+import msgspec
 
 from stepsight.errors import InputError
 from stepsight.inputs import check_limit, copy_expanded, read_bytes
 
+Decoded = TypeVar("Decoded")
 SUFFIXES = (".json", ".json.gz", ".tar.gz", ".tgz", ".et")
 
 
@@ -121,6 +124,18 @@ def mended(content: bytes) -> bytes:
     """The same JSON with bare NaN as null, stray backslashes doubled and control characters dropped."""
     content = _CONTROL.sub(b" ", content)
     return _BARE_WORDS.sub(b"null", _BAD_ESCAPE.sub(rb"\\\\", content))
+
+
+def decoded(file: TraceFile, decode: Callable[[bytes], Decoded]) -> Decoded | None:
+    """What a file holds, as it is or mended; None where it cannot be decoded as a whole."""
+    for mend in (False, True):
+        try:
+            return decode(mended(file.content) if mend else file.content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        except MemoryError:
+            raise InputError(file.path, "does not fit into memory", "record fewer steps") from None
+    return None
 
 
 def salvaged(content: bytes) -> tuple[dict[str, Any], int]:

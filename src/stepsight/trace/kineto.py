@@ -28,7 +28,7 @@ from stepsight.trace.events import (
     Category,
     Event,
 )
-from stepsight.trace.files import TraceFile, collector_off, mended, salvaged
+from stepsight.trace.files import TraceFile, collector_off, decoded, mended, salvaged
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):
@@ -122,17 +122,12 @@ def read_kineto(file: TraceFile) -> KinetoTrace:
 
 
 def _decode(file: TraceFile) -> tuple[_Document, list[str]]:
-    for mend in (False, True):
-        data = mended(file.content) if mend else file.content
-        try:
-            if data.lstrip()[:1] == b"[":
-                return _Document(_LIST_DECODER.decode(data)), []
-            return _DECODER.decode(data), []
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        except MemoryError:
-            raise InputError(file.path, "does not fit into memory", "record fewer steps") from None
-    return _decode_loosely(file)
+    def whole(data: bytes) -> _Document:
+        listed = data.lstrip()[:1] == b"["
+        return _Document(_LIST_DECODER.decode(data)) if listed else _DECODER.decode(data)
+
+    document = decoded(file, whole)
+    return (document, []) if document is not None else _decode_loosely(file)
 
 
 def _decode_loosely(file: TraceFile) -> tuple[_Document, list[str]]:
