@@ -144,7 +144,6 @@ REFUSED: list[tuple[str, Make, str]] = [
         "i.csv.gz", gzip.compress(b"1,2\n" * (1 << 19))), "unpacks to more"),
     ("a table larger than its limit", written("k.csv", b"gpu,op\n" + b"x" * (1 << 21), *TIMES), "TEXT_BYTES"),
     ("a benchmark's output larger than its limit", written("o.txt", b"#" * (1 << 21), *IMPORT), "TEXT_BYTES"),
-    ("a regular expression that backtracks", asked("drop=(a+)+$"), "pattern"),
     # tracebacks
     ("NaN for an integer", set_to("batch=nan"), "batch"),
     ("inf for an integer", set_to("batch=inf"), "batch"),
