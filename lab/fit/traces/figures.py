@@ -15,7 +15,7 @@ import numpy as np
 
 from lab.fit.traces.runs import ScoredRun
 from stepsight.platform.load import Platform
-from stepsight.program.job import HostTimes, Kernel, Sizing
+from stepsight.program.job import Kernel, Sizing
 from stepsight.program.observation import Observation
 from stepsight.simulate.sustained import sustained
 from stepsight.trace.events import NO_RAW, Event
@@ -76,15 +76,8 @@ def _call_figures(run: TraceRun) -> dict[str, float]:
 
 
 def _host_us(program: StepProgram) -> float:
-    return sum(_times_us(t.op.overhead_us, len(t.op.kernels) + bool(t.op.collective)) for t in program.ops)
-
-
-def _times_us(times: HostTimes | None, launches: int) -> float:
-    if times is None:
-        return 0.0
-    if launches == 0:
-        return times.t1 + times.t5
-    return times.t1 + times.t2 + launches * times.t4 + (launches - 1) * times.t5 + times.t3
+    times = ((t.op.overhead_us, len(t.op.kernels) + bool(t.op.collective)) for t in program.ops)
+    return sum(host.total_us(launches) for host, launches in times if host)
 
 
 def _host_figure(run: TraceRun) -> dict[str, float]:

@@ -57,10 +57,15 @@ def gpu_scores(measured: Sequence[Measured], family: str, bar: float | None = No
         judged = judge(part, every, models, f"{kind} {part.gpu}", "all shapes", kind)
         if judged is not None:
             parts.append(judged)
+    return with_all(parts, f"{family} fp32", (bar, None))
+
+
+def with_all(parts: Sequence[Judged], what: str, bars: tuple[float | None, float | None]) -> list[Score]:
+    """One line per GPU, and one over all rows of all GPUs, which carries the bars."""
     if not parts:
         return []
-    together = Judged.pooled(f"GPU left out: {family} fp32, all", parts, f"all rows of {len(parts)} lines")
-    return [*(part.score() for part in parts), together.score((bar, None) if bar else None)]
+    together = Judged.pooled(f"GPU left out: {what}, all", parts, f"all rows of {len(parts)} lines")
+    return [*(part.score() for part in parts), together.score(bars)]
 
 
 def source_scores(data: Path) -> list[Score]:

@@ -25,6 +25,7 @@ from lab.score.kernels.left_out import (
     is_fitted_table,
     refitted_scores,
     source_scores,
+    with_all,
 )
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, IntArray, Source
@@ -72,7 +73,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     if ours:
         found += refitted_scores(products)
     found += gpu_scores(products, "gemm", GPU_BAR) + gpu_scores(convolutions, "conv") + source_scores(data)
-    found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data)
+    found += with_all(blind, "gemm bf16", LEFT_OUT) + half_scores(data, rows) + eager_scores(data)
     return found + liger_scores(data) + traced_scores(data)
 
 
@@ -166,14 +167,6 @@ def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Judged]:
         kind = f"GPU left out: gemm {part.batch.dtype} {part.variant}"
         used = f"all shapes above {CLEAR_US:.0f} µs"
         yield Judged.of(f"{kind} {part.gpu}", answer.time_us, part.time_us[at], answer.spread, used, kind)
-
-
-def _left_out_scores(blind: Sequence[Judged]) -> list[Score]:
-    """One line per GPU, and one over all rows of all GPUs."""
-    if not blind:
-        return []
-    everything = Judged.pooled("GPU left out: gemm bf16, all", blind, f"all rows of {len(blind)} lines")
-    return [*(compared.score() for compared in blind), everything.score(LEFT_OUT)]
 
 
 def _serving() -> tuple[list[Score], list[Judged]]:

@@ -92,8 +92,5 @@ def host_time_us(job: Job, table: Overheads | None = None) -> float:
     for op in job.programs[0].ops:
         launches = len(op.kernels) + (op.collective is not None)
         times = table.of(op.name, launches, with_profiler=True) if table else op.overhead_us
-        if times is None:
-            continue
-        inside = times.t2 + times.t3 + launches * times.t4 + max(launches - 1, 0) * times.t5
-        total += times.t1 + (inside if launches else times.t5)
+        total += times.total_us(launches) if times else 0.0
     return total

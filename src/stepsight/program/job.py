@@ -179,6 +179,12 @@ class HostTimes:
     t4: float
     t5: float
 
+    def total_us(self, launches: int) -> float:
+        """Host time of an op with this many launches; without any, T5 is its whole time."""
+        if not launches:
+            return self.t1 + self.t5
+        return self.t1 + self.t2 + launches * self.t4 + (launches - 1) * self.t5 + self.t3
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
