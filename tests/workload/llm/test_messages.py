@@ -60,3 +60,14 @@ def test_tensor_ranks_send_their_part_of_a_message_between_stages_and_gather_it(
     found = [op.collective for op in ops if op.label == "pipeline" and op.collective]
     assert {c.bytes for c in found if c.kind == "send_recv"} == {2 * 1024 * 1024 / parts}
     assert {c.bytes for c in found if c.kind == "all_gather"} == ({2 * 1024 * 1024} if parts > 1 else set())
+
+
+@pytest.mark.parametrize(("framework", "waits"), [("megatron-deepspeed", 2), ("internevo", 0)])
+def test_the_host_waits_to_read_the_sizes_of_every_micro_batch(framework: str, waits: int) -> None:
+    document = {
+        "kind": "transformer", "family": "gpt", "layers": 4, "hidden": 256, "heads": 4, "ffn": 1024,
+        "vocab": 8192, "sequence": 512, "global_batch": 2, "training": {"framework": framework},
+        "parallel": {"micro_batch": 1},
+    }  # fmt: skip
+    ops = build(read_language(document, "test")).programs[0].ops
+    assert sum(op.phase == "micro-batch" and bool(op.waits) for op in ops) == waits

@@ -148,8 +148,12 @@ class Emitter:
         return self.op("wait", phase, waits=(Wait(COMPUTE, stream),))
 
     def next_micro_batch(self) -> list[Op]:
-        """Host work per micro-batch that no launch covers: fetching it, the schedule, the loss."""
-        return self._host_work(MICRO_BATCH)
+        """Host work per micro-batch that no launch covers: fetching it, the schedule, the loss.
+
+        Where ranks are sent the batch's sizes, the host waits for the device to read them.
+        """
+        waits = (Wait(HOST, COMPUTE),) if self.c.framework.reads_sizes else ()
+        return [replace(op, waits=waits) for op in self._host_work(MICRO_BATCH)]
 
     def step_work(self) -> list[Op]:
         """Host work per step that no launch covers, after the device is done: loops over parameters."""

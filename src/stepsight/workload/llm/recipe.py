@@ -61,6 +61,8 @@ class Framework:
     in the allocator until the communication stream has passed it; a host that runs ahead queues several.
     ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
+    ``reads_sizes``: the sizes of every micro-batch are broadcast and read back by the host, which waits for the
+    device (Megatron's mpu.broadcast_data).
     ``message_launches``: host work of a message between stages, in launches. ``scatters_messages``: without
     sequence parallelism each tensor rank sends its part of a message, and the receivers gather it (Megatron's
     scatter_gather_tensors_in_pipeline, DeepSpeed's is_pipe_partitioned).
@@ -97,6 +99,7 @@ class Framework:
     pads_whole_vocab: bool = True
     message_launches: int = 2
     scatters_messages: bool = False
+    reads_sizes: bool = False
     gathers_pile_up: bool = False
     sharded_loss: bool = False
     gathers_logits: bool = False
