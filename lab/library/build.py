@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from stepsight.errors import InputError, StepsightError
 from stepsight.inputs import read_json
 from stepsight.records import read_toml
-from stepsight.workload.llm.known import shipped
+from stepsight.workload.files import shipped
 
 Loss = Callable[[torch.nn.Module], torch.Tensor]
 DEFAULT_TEXT = 20

@@ -9,7 +9,7 @@ import pytest
 import stepsight
 from stepsight.errors import StepsightError
 from stepsight.hardware.gpus import gpu_catalogue
-from stepsight.workload.llm.known import shipped
+from stepsight.workload.files import shipped
 
 SETTINGS = {
     "training.precision": ("fp32", "tf32", "fp16", "bf16", "fp8"),

@@ -1,4 +1,4 @@
-"""Workload files: what is read, what is refused, and how the refusal helps."""
+"""Workload files: what is read, what is refused with its fix, and where each setting comes from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepsight.errors import InputError
 from stepsight.records import read_toml
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
+from stepsight.workload.files import Workload, load_workload, parse_workload, resolve, settings
 from stepsight.workload.llm.workload import LanguageWorkload
 
 EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
@@ -217,3 +217,19 @@ def test_what_needs_replicas_is_judged_by_the_ranks_of_the_platform() -> None:
 def test_a_section_that_is_no_table_is_refused(kind: str, parallel: object) -> None:
     with pytest.raises(InputError):
         parse_workload({"kind": kind, "family": "llama", "parallel": parallel}, "w")
+
+
+def origins(workload: str, *changes: str) -> dict[str, str]:
+    return {one.name: one.origin for one in settings(workload, changes, gpus=8)}
+
+
+def test_settings_of_a_model_come_from_its_name_the_command_line_and_its_recipe() -> None:
+    found = origins("llama3-8b", "zero=3", "seq=4096")
+    assert found["hidden"] == "file" and found["parallel.zero"] == "--set" and found["sequence"] == "--set"
+    assert any(origin.startswith("recipe torchtitan") for origin in found.values())
+    assert "default" in found.values()
+
+
+def test_settings_of_a_dlrm_are_those_of_its_file() -> None:
+    found = origins("examples/dlrm.toml", "batch=8192")
+    assert found["batch"] == "--set" and found["kind"] == "file"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu
-from stepsight.workload.llm.known import model_name
+from stepsight.workload.files import model_name
 
 Row = Mapping[str, str]
 T = TypeVar("T")

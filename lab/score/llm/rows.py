@@ -16,13 +16,14 @@ from typing import Any
 from lab.datasets.llm.case import Case
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import StepsightError
+from stepsight.hardware.spec import usable_bytes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.language import LanguageStep
 from stepsight.prediction.memory import FITS, fit_probability
 from stepsight.prediction.runnable import check_runnable
 from stepsight.score import gmae, mape
 from stepsight.workload.files import parse_workload, resolve
-from stepsight.workload.llm.memory import stage_memory, usable_bytes
+from stepsight.workload.llm.memory import stage_memory
 from stepsight.workload.llm.workload import LanguageWorkload
 
 

@@ -42,9 +42,8 @@ from stepsight.tuning.space import Space, space
 from stepsight.tuning.trial import Row, Setting, Trial
 from stepsight.tuning.workers import answering
 from stepsight.workload.fields import ALIASES, with_full_names
-from stepsight.workload.files import with_model
+from stepsight.workload.files import is_config, is_name, named, read_config, with_model
 from stepsight.workload.llm.config import usual_framework
-from stepsight.workload.llm.known import is_config, is_name, named, read_config
 
 Model = str | Path | Mapping[str, Any]
 """A file, a name or a document."""

@@ -161,7 +161,7 @@ class Fields:
         """A dataclass whose fields are read by their names, types and defaults, except those ``known``; text
         is one of its ``choices``. A whole number may be zero where that is its default."""
         found = dict(known)
-        for name, type_, default in _plain_fields(kind):
+        for name, type_, default in _plain_fields(kind):  # type: ignore[arg-type]
             if name in found:
                 continue
             if choices and name in choices:

@@ -77,28 +77,16 @@ class Training:
     half_state: bool = False
 
     @classmethod
-    def read(
-        cls, fields: Fields, losses: tuple[str, ...], optimizer: str, dropout: float,
-        without_effect: Mapping[str, str] | None = None,
-    ) -> Training:  # fmt: skip
+    def read(cls, fields: Fields, losses: tuple[str, ...], without_effect: Mapping[str, str]) -> Training:
         """The table's fields; those without effect on this workload are refused with the reason."""
-        for key, reason in (without_effect or {}).items():
+        for key, reason in without_effect.items():
             if fields.has(key) and fields.values[key] not in (False, "eager"):
                 raise fields.fail(key, f"has no effect: {reason}", "leave it out")
         choices = {
-            "precision": PRECISIONS, "loss": losses, "zero_grad": ("none", "zero"),
+            "precision": PRECISIONS, "optimizer": OPTIMIZERS, "loss": losses, "zero_grad": ("none", "zero"),
             "attention": ("eager", "flash"),
         }  # fmt: skip
-        training = fields.record(
-            cls,
-            {
-                "optimizer": fields.choice("optimizer", OPTIMIZERS, optimizer),
-                "loss": fields.choice("loss", losses, losses[0]),
-                "dropout": fields.number("dropout", dropout, most=0.99),
-                "half_state": False,
-            },
-            choices,
-        )
+        training = fields.record(cls, {"half_state": False}, choices)
         if training.cuda_graph and training.read_loss:
             raise fields.fail("cuda_graph", "a loss that is read in every step cannot be captured",
                               "leave one of cuda_graph and read_loss out")  # fmt: skip

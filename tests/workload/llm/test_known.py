@@ -9,10 +9,17 @@ import msgspec
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.workload.files import load_model, load_workload, parse_workload
+from stepsight.workload.files import (
+    is_config,
+    load_model,
+    load_workload,
+    model_name,
+    parse_workload,
+    read_config,
+    shipped,
+)
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.hugging_face import from_hugging_face
-from stepsight.workload.llm.known import is_config, model_name, read_config, shipped
 from stepsight.workload.llm.workload import LanguageWorkload
 
 PARAMETERS_B = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stepsight.errors import InputError
+from stepsight.workload.files import named
 from stepsight.workload.llm.config import LanguageConfig, read_language
-from stepsight.workload.llm.known import named
 from stepsight.workload.llm.layer import LayerWork, layer_work
 from stepsight.workload.llm.memory import stage_memory
 

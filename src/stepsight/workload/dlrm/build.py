@@ -20,12 +20,7 @@ from stepsight.tables.plan import Plan
 from stepsight.tables.table import Table
 from stepsight.terminal import counted
 from stepsight.workload.dlrm import embeddings, exchange, torchrec, torchrec_cpu
-from stepsight.workload.dlrm.config import (
-    JOINT_STACK,
-    OWN_PROGRAMS,
-    TORCHREC_STACK,
-    DlrmConfig,
-)
+from stepsight.workload.dlrm.config import JOINT_STACK, OWN_PROGRAMS, TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.embeddings import PlanOps
 from stepsight.workload.dlrm.exchange import GATHER, SUM, NodeTables, without_node_tables
 from stepsight.workload.dlrm.hugectr import hugectr_job
@@ -187,11 +182,8 @@ def _forward_torchrec_cpu(
     x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
     if many:
         torchrec_cpu.receive(tape, config)
-    widths = embeddings.sent_widths(config.plan, config.tables)[0], 0
-    pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
-    torchrec.run_on_host(tape, "aten::empty", "aten::zeros_like")
-    under_way = exchange.start_exchanges(tape, config, None, pooled, partial) if many else []
-    logits = _joined(tape, config, parameters, x, (pooled, own_part), under_way)
+    looked_up = _looked_up(tape, config, own, "aten::empty", "aten::zeros_like")
+    logits = _joined(tape, config, parameters, x, looked_up)
     flat = torchrec_cpu.passed(tape, logits, "aten::squeeze", "SqueezeBackward1")
     torchrec.run_on_host(tape, "aten::to")
     loss = _loss(tape, config, flat, target)
@@ -211,12 +203,7 @@ def _forward_torchrec(
     x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
     if config.ranks > 1:
         torchrec.before_lookup(tape, config)
-    nodes = NodeTables.of(config, tape.device)
-    plan = without_node_tables(config.plan) if nodes else config.plan
-    widths = embeddings.sent_widths(plan, config.tables)[0], nodes.width(0) if nodes else 0
-    pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
-    under_way = exchange.start_exchanges(tape, config, nodes, pooled, partial) if config.ranks > 1 else []
-    logits = _joined(tape, config, parameters, x, (pooled, own_part), under_way)
+    logits = _joined(tape, config, parameters, x, _looked_up(tape, config, own))
     loss = _loss(tape, config, logits, target)
     if config.ranks > 1:
         torchrec.distribute_next(tape, config)
@@ -229,31 +216,40 @@ def _forward(tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: t
     if config.stack == TORCHREC_STACK:
         return _forward_torchrec_cpu(tape, config, parameters, own)
     dense, target = _inputs(tape, config, own)
-    nodes = NodeTables.of(config, tape.device)
-    plan = without_node_tables(config.plan) if nodes else config.plan
-    widths = embeddings.sent_widths(plan, config.tables)[0], nodes.width(0) if nodes else 0
     if config.input_dist and config.ranks > 1 and tape.device == "cuda":
         exchange.distribute_inputs(tape, config)
-    pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
-    under_way = exchange.start_exchanges(tape, config, nodes, pooled, partial) if config.ranks > 1 else []
+    looked_up = _looked_up(tape, config, own)
     x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
-    logits = _joined(tape, config, parameters, x, (pooled, own_part), under_way)
+    logits = _joined(tape, config, parameters, x, looked_up)
     return _loss(tape, config, logits, target)
 
 
+LookedUp = tuple[Tensor, Tensor, Sequence[exchange.UnderWay]]
+"""Pooled rows of this rank's tables, those of tables that every rank holds, and the exchanges under way."""
+
+
+def _looked_up(tape: Tape, config: DlrmConfig, own: tuple[Op, ...], *between: str) -> LookedUp:
+    """The lookups and the start of their exchanges; ``between``: host operators after the lookups."""
+    nodes = NodeTables.of(config, tape.device)
+    plan = without_node_tables(config.plan) if nodes else config.plan
+    widths = embeddings.sent_widths(plan, config.tables)[0], nodes.width(0) if nodes else 0
+    pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
+    torchrec.run_on_host(tape, *between)
+    started = exchange.start_exchanges(tape, config, nodes, pooled, partial) if config.ranks > 1 else []
+    return pooled, own_part, started
+
+
 def _joined(
-    tape: Tape, config: DlrmConfig, parameters: DenseParameters, x: Tensor, looked_up: tuple[Tensor, Tensor],
-    under_way: Sequence[exchange.UnderWay],
-) -> Tensor:  # fmt: skip
+    tape: Tape, config: DlrmConfig, parameters: DenseParameters, x: Tensor, looked_up: LookedUp
+) -> Tensor:
     """The top MLP's output, from the dense vector and what was looked up here and elsewhere."""
-    pooled, own_part = looked_up
+    pooled, own_part, under_way = looked_up
     parts = [each.finish(tape) for each in under_way] or [pooled]
     parts += [own_part] if own_part.elements else []
     pooled = _as_parameters(tape, cat(tape, parts, 1) if len(parts) > 1 else parts[0])
     with tape.scope("interaction"):
         joined = interact(tape, config, x, pooled, parameters.interaction)
-    logits = mlp(tape, "top", joined, parameters.top, last_relu=False)
-    return logits
+    return mlp(tape, "top", joined, parameters.top, last_relu=False)
 
 
 def _inputs(tape: Tape, config: DlrmConfig, own: tuple[Op, ...]) -> tuple[Tensor, Tensor]:

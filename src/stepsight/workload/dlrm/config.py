@@ -138,7 +138,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     if training_fields.has("loader") and stack != TORCHREC_STACK:
         raise training_fields.fail("loader", f"has no effect on stack = {stack!r}", "leave it out")
     loader = training_fields.choice("loader", LOADERS, "memory")
-    training = Training.read(training_fields, LOSSES, "sgd", 0.0, _WITHOUT_EFFECT)
+    training = Training.read(training_fields, LOSSES, _WITHOUT_EFFECT)
     tables = _all_tables(fields, source)
     _name_apart(tables, source)
     ranks = parallel.integer("ranks", _planned_ranks(parallel, source))
@@ -182,12 +182,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         section.finish(sections)
     if not tables and config.interaction != "cat":
         raise InputError(source, "a DLRM without tables has nothing to interact", "add [[tables]]")
-    if training.cuda_graph:
-        _check_graph(config, source)
-    if stack == JOINT_STACK:
-        _check_joint(config, source)
-    if stack == HUGECTR_STACK:
-        _check_hugectr(config, source)
+    _check_stack(config, source)
     return config
 
 
@@ -198,50 +193,33 @@ def _refuse_alone(parallel: Fields) -> None:
             raise parallel.fail(key, f"has no effect on one rank: {why}", "leave it out, or use more ranks")
 
 
-def _check_graph(config: DlrmConfig, source: str) -> None:
-    """A graph holds nothing that the host waits for."""
-    reasons = {
-        "the host waits for the sizes of the indices that it exchanges": config.input_dist
-        or (config.stack == TORCHREC_STACK and config.ranks > 1),
-        "the interaction's indices come from the host": config.stack == TORCHREC_STACK
-        and config.interaction == "dot",
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise InputError(f"{source}: [training]: cuda_graph", f"such a step cannot be captured: {reason}",
-                             "leave it out")  # fmt: skip
-
-
-def _check_joint(config: DlrmConfig, source: str) -> None:
-    """What NVIDIA's example can do."""
-    wrong = {
-        "interaction": config.interaction != "dot",
-        "optimizer": config.training.optimizer != "sgd" or config.sparse_optimizer != "sgd",
-        "loss": config.training.loss != "bce_logits",
-        "dims": any(table.dim != config.bottom[-1] for table in config.tables),
-        "sharding": any(shard.kind != "table_wise" for shard in config.plan.shards),
-    }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            raise InputError(
-                f"{source}: [training]: stack",
-                f"{JOINT_STACK} is known for dot, sgd, bce_logits, one dim and whole tables; {name} differs",
-                'change that, or set stack = "eager"',
-            )
-
-
-def _check_hugectr(config: DlrmConfig, source: str) -> None:
-    """What is known of HugeCTR's step: mixed precision."""
-    wrong = {
-        "precision": (not config.training.half, 'set precision = "fp16"'),
-        "optimizer": (config.training.optimizer == "none", 'set optimizer = "adagrad"'),
-        "loss": (config.training.loss != "bce_logits", 'set loss = "bce_logits"'),
-    }
-    for name, (is_wrong, fix) in wrong.items():
-        if is_wrong:
-            raise InputError(
-                f"{source}: [training]: {name}", f"stack = {HUGECTR_STACK!r} is known otherwise", fix
-            )
+def _check_stack(config: DlrmConfig, source: str) -> None:
+    """What NVIDIA's example and HugeCTR are known for; a CUDA graph holds nothing that the host waits for."""
+    t, several, dot = config.training, config.ranks > 1, config.interaction == "dot"
+    joint, torchrec, hugectr = (config.stack == name for name in (JOINT_STACK, TORCHREC_STACK, HUGECTR_STACK))
+    uncaptured = "such a step cannot be captured: "
+    sizes = "the host waits for the sizes of the indices that it exchanges"
+    known = f"{JOINT_STACK} is known for dot, sgd, bce_logits, one dim and whole tables; "
+    eager, otherwise = 'change that, or set stack = "eager"', f"stack = {HUGECTR_STACK!r} is known otherwise"
+    sgd = t.optimizer == config.sparse_optimizer == "sgd"
+    one_dim = all(table.dim == config.bottom[-1] for table in config.tables)
+    whole = all(shard.kind == "table_wise" for shard in config.plan.shards)
+    for field_, wrong, problem, fix in (
+        ("cuda_graph", t.cuda_graph and (config.input_dist or (torchrec and several)), uncaptured + sizes,
+         "leave it out"),
+        ("cuda_graph", t.cuda_graph and torchrec and dot,
+         f"{uncaptured}the interaction's indices come from the host", "leave it out"),
+        ("stack", joint and not dot, f"{known}interaction differs", eager),
+        ("stack", joint and not sgd, f"{known}optimizer differs", eager),
+        ("stack", joint and t.loss != "bce_logits", f"{known}loss differs", eager),
+        ("stack", joint and not one_dim, f"{known}dims differs", eager),
+        ("stack", joint and not whole, f"{known}sharding differs", eager),
+        ("precision", hugectr and not t.half, otherwise, 'set precision = "fp16"'),
+        ("optimizer", hugectr and t.optimizer == "none", otherwise, 'set optimizer = "adagrad"'),
+        ("loss", hugectr and t.loss != "bce_logits", otherwise, 'set loss = "bce_logits"'),
+    ):  # fmt: skip
+        if wrong:
+            raise InputError(f"{source}: [training]: {field_}", problem, fix)
 
 
 def _sparse_optimizer(given: str, training: Training, source: str) -> str:

@@ -13,7 +13,7 @@ goes the other way. The compute stream waits for the reduce_scatter before the a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -162,12 +162,8 @@ class PooledExchange:
 
     def collective(self, *, backward: bool) -> Collective:
         """The exchange of pooled embeddings, or of their gradients."""
-        row = np.array(self.widths, float) * self.config.batch_per_rank * self.config.exchange_bytes
-        sent = np.repeat(row[:, None], len(row), axis=1)
-        if backward:
-            sent = np.ascontiguousarray(sent.T)
-        name = "gradients" if backward else "pooled"
-        return _exchange(sent, name, self.config.exchange_dtype, group=self.group)
+        sent = np.array(self.widths, float) * self.config.batch_per_rank * self.config.exchange_bytes
+        return vectors_exchange(sent, self.config.exchange_dtype, backward=backward, group=self.group)
 
     def calls(self, *, backward: bool) -> list[Call]:
         """The exchange as each member calls it: the values it receives and the values it sends."""
@@ -241,10 +237,48 @@ class UnderWay:
         return out
 
 
-def _exchange(sent: FloatArray, name: str, dtype: str = "fp32", group: str = "world") -> Collective:
-    kind = "all_to_all" if np.ptp(sent) == 0 else "all_to_allv"
+def vectors_exchange(
+    sent: FloatArray,
+    dtype: str,
+    *,
+    backward: bool,
+    group: str = "world",
+    name: str = "pooled",
+    kind: str = "",
+) -> Collective:
+    """The all_to_all in which each member sends this many bytes to every other one, or that of gradients."""
+    matrix = np.repeat(sent[:, None], len(sent), axis=1)
+    if backward:
+        matrix = np.ascontiguousarray(matrix.T)
+    return _exchange(matrix, "gradients" if backward else name, dtype, group, kind)
+
+
+def _exchange(
+    sent: FloatArray, name: str, dtype: str = "fp32", group: str = "world", kind: str = ""
+) -> Collective:
+    kind = kind or ("all_to_all" if np.ptp(sent) == 0 else "all_to_allv")
     largest = float(max(sent.sum(axis=1).max(), sent.sum(axis=0).max()))
     return Collective(kind, largest, group, dtype=dtype, send_bytes=sent, name=name)
+
+
+@dataclass(slots=True)
+class RankWriter:
+    """Writes one rank's step, kernel by kernel."""
+
+    config: DlrmConfig
+    rank: int
+    ops: list[Op] = field(default_factory=list)
+    phase: str = "forward"
+
+    def add(
+        self, name: str, *kernels: Kernel, collective: Collective | None = None, waits: tuple[Wait, ...] = ()
+    ) -> int:
+        """One more operator; the index by which later ones wait for it."""
+        self.ops.append(Op(name, kernels, collective, waits, phase=self.phase))
+        return len(self.ops) - 1
+
+    def gemm(self, operator: str, m: int, n: int, k: int) -> Kernel:
+        return Kernel.of("gemm", self.config.training.precision, operator=operator, batch=1, m=m, n=n, k=k)
 
 
 def start_exchanges(

@@ -23,7 +23,7 @@ from stepsight.tables.plan import DATA_PARALLEL
 from stepsight.tables.sharders import node_ranks
 from stepsight.workload.dlrm import embeddings
 from stepsight.workload.dlrm.config import DlrmConfig
-from stepsight.workload.dlrm.exchange import NODE, PEERS, node_groups
+from stepsight.workload.dlrm.exchange import NODE, PEERS, RankWriter, node_groups, vectors_exchange
 from stepsight.workload.step import captured
 
 WORLD = "world"
@@ -45,13 +45,9 @@ def hugectr_job(config: DlrmConfig) -> Job:
 
 
 @dataclass(slots=True)
-class _Step:
-    """One rank's step, kernel by kernel."""
+class _Step(RankWriter):
+    """One rank's step; ``later``: gradients of weights that nothing waits for."""
 
-    config: DlrmConfig
-    rank: int
-    ops: list[Op] = field(default_factory=list)
-    phase: str = "forward"
     later: list[tuple[str, Kernel]] = field(default_factory=list)
 
     def program(self) -> tuple[Op, ...]:
@@ -95,15 +91,6 @@ class _Step:
 
     # Kernels
 
-    def _add(
-        self, name: str, *kernels: Kernel, collective: Collective | None = None, waits: tuple[Wait, ...] = ()
-    ) -> int:
-        self.ops.append(Op(name, kernels, collective, waits, phase=self.phase))
-        return len(self.ops) - 1
-
-    def _gemm(self, operator: str, m: int, n: int, k: int) -> Kernel:
-        return Kernel.of("gemm", self.config.training.precision, operator=operator, batch=1, m=m, n=n, k=k)
-
     def _pass(self, operator: str, reads: float, writes: float) -> Kernel:
         """An element-wise kernel by the half-precision values that it reads and writes."""
         return Kernel.of("elementwise", self.config.training.precision, operator=operator, elements=writes,
@@ -113,20 +100,20 @@ class _Step:
         local, width = self._local, self._width
         shared, own = self._lookups()
         lookup = [Kernel("embedding", operator="lookup", lookup=shared)] if shared.tables else []
-        self._add("embedding.forward", *lookup)
+        self.add("embedding.forward", *lookup)
         started = self._exchange(backward=False) if self.config.ranks > 1 else None
         if own.tables:
-            self._add("embedding.forward", Kernel("embedding", operator="lookup", lookup=own))
+            self.add("embedding.forward", Kernel("embedding", operator="lookup", lookup=own))
         self._mlp("bottom")
         pooled = width - self.config.bottom[-1]
         waits = (Wait(COMPUTE, started),) if started is not None else ()
         received = self._received_columns()
-        self._add("network.forward", self._pass("reorder", local * received, local * pooled), waits=waits)
-        self._add("concat", Kernel.of("concat", "fp16", read_bytes=HALF_BYTES * local * width,
+        self.add("network.forward", self._pass("reorder", local * received, local * pooled), waits=waits)
+        self.add("concat", Kernel.of("concat", "fp16", read_bytes=HALF_BYTES * local * width,
                                       write_bytes=HALF_BYTES * local * width, inputs=2))  # fmt: skip
         self._interact()
         self._mlp("top")
-        self._add("loss", self._pass("binary_cross_entropy", 2 * local, local))
+        self.add("loss", self._pass("binary_cross_entropy", 2 * local, local))
         return started
 
     def _backward(self, exchanged: int | None) -> None:
@@ -135,7 +122,7 @@ class _Step:
         self._mlp_backward("top", first=True)
         self._interact_backward()
         pooled = width - self.config.bottom[-1]
-        self._add("network.backward", self._pass("reorder", local * pooled, local * self._received_columns()))
+        self.add("network.backward", self._pass("reorder", local * pooled, local * self._received_columns()))
         started = self._exchange(backward=True) if self.config.ranks > 1 else None
         self._weight_gradients()
         self._mlp_backward("bottom", first=False)
@@ -145,51 +132,51 @@ class _Step:
         if shared.tables:
             waits = (Wait(COMPUTE, started),) if started is not None else ()
             update = Kernel("embedding_backward", operator="lookup_backward", lookup=shared)
-            self._add("embedding.backward", update, waits=waits)
+            self.add("embedding.backward", update, waits=waits)
         if own.tables:
             update = Kernel("embedding_backward", operator="lookup_backward", lookup=own)
-            self._add("embedding.backward", update)
+            self.add("embedding.backward", update)
         self._optimizer(reduced)
 
     def _mlp(self, which: str) -> None:
         for k, n in self._layers(which):
-            self._add(f"{which}.forward", self._gemm("linear", self._local, n, k))
+            self.add(f"{which}.forward", self.gemm("linear", self._local, n, k))
 
     def _mlp_backward(self, which: str, *, first: bool) -> None:
         """Each layer's activation gradient is in the epilogue of the product before it."""
         for i, (k, n) in reversed(list(enumerate(self._layers(which)))):
-            self.later.append((f"{which}.backward", self._gemm("wgrad", n, k, self._local)))
+            self.later.append((f"{which}.backward", self.gemm("wgrad", n, k, self._local)))
             if i or first:
-                self._add(f"{which}.backward", self._gemm("dgrad", self._local, k, n))
+                self.add(f"{which}.backward", self.gemm("dgrad", self._local, k, n))
 
     def _interact(self) -> None:
         local, width, config = self._local, self._width, self.config
         if config.interaction == "dot":
-            self._add("interaction.forward", self._pass("dot", local * width, local * self._top_inputs))
+            self.add("interaction.forward", self._pass("dot", local * width, local * self._top_inputs))
         if config.interaction == "dcnv2":
             for _ in range(config.cross_layers):
-                self._add("cross.forward", self._gemm("linear", local, config.cross_rank, width),
-                          self._gemm("linear", local, width, config.cross_rank),
+                self.add("cross.forward", self.gemm("linear", local, config.cross_rank, width),
+                          self.gemm("linear", local, width, config.cross_rank),
                           self._pass("cross", 3 * local * width, local * width))  # fmt: skip
 
     def _interact_backward(self) -> None:
         local, width, config = self._local, self._width, self.config
         if config.interaction == "dot":
-            self._add("interaction.backward",
+            self.add("interaction.backward",
                       self._pass("dot", local * (width + self._top_inputs), local * width))  # fmt: skip
         if config.interaction == "dcnv2":
             for _ in range(config.cross_layers):
                 # Gradients of the product and of the first input, then those of both factors.
-                self._add("cross.backward", self._pass("cross", 4 * local * width, 2 * local * width),
-                          self._gemm("dgrad", local, config.cross_rank, width),
-                          self._gemm("dgrad", local, width, config.cross_rank),
+                self.add("cross.backward", self._pass("cross", 4 * local * width, 2 * local * width),
+                          self.gemm("dgrad", local, config.cross_rank, width),
+                          self.gemm("dgrad", local, width, config.cross_rank),
                           self._pass("add", 2 * local * width, local * width))  # fmt: skip
                 for m, n in ((width, config.cross_rank), (config.cross_rank, width)):
-                    self.later.append(("cross.backward", self._gemm("wgrad", m, n, local)))
+                    self.later.append(("cross.backward", self.gemm("wgrad", m, n, local)))
 
     def _weight_gradients(self) -> None:
         for name, kernel in self.later:
-            self._add(name, kernel)
+            self.add(name, kernel)
         self.later.clear()
 
     # What ranks exchange
@@ -224,7 +211,7 @@ class _Step:
             if started is not None:
                 values = float(nodes * self._local * widths[self.rank // per_node if group == PEERS else 0])
                 reorder = replace(self._pass("reorder", values, values), stream=SPARSE)
-                self._add("network.turn", reorder, waits=(Wait(SPARSE, started),))
+                self.add("network.turn", reorder, waits=(Wait(SPARSE, started),))
                 after = SPARSE
             started = self._all_to_all(widths, samples, group, backward=backward, after=after)
         return started
@@ -244,13 +231,8 @@ class _Step:
         self, widths: Sequence[int], samples: int, group: str, *, backward: bool, after: str = COMPUTE
     ) -> int:
         sent = np.asarray(widths, dtype=np.float64) * samples * HALF_BYTES
-        matrix = np.repeat(sent[:, None], len(sent), axis=1)
-        if backward:
-            matrix = np.ascontiguousarray(matrix.T)
-        largest = float(max(matrix.sum(axis=1).max(), matrix.sum(axis=0).max()))
-        collective = Collective("all_to_allv", largest, group, dtype="fp16", send_bytes=matrix,
-                                name="gradients" if backward else "pooled")  # fmt: skip
-        return self._add("all_to_all", collective=collective, waits=(Wait(COMM, after),))
+        collective = vectors_exchange(sent, "fp16", backward=backward, group=group, kind="all_to_allv")
+        return self.add("all_to_all", collective=collective, waits=(Wait(COMM, after),))
 
     def _reduce(self) -> int:
         """Gradients of the dense part and of the tables that every rank holds, in one buffer. Over several
@@ -269,7 +251,7 @@ class _Step:
         waits: tuple[Wait, ...] = (Wait(COMM, COMPUTE),)
         for kind, bytes_, group in turns:
             collective = Collective(kind, bytes_, group, dtype="fp16", name="gradients")
-            last = self._add("all_reduce", collective=collective, waits=waits)
+            last = self.add("all_reduce", collective=collective, waits=waits)
             waits = ()
         return last
 
@@ -287,4 +269,4 @@ class _Step:
         update = Kernel.of("optimizer", "fp32", operator="fused_update", elements=elements,
                            read_bytes=read * elements, write_bytes=written * elements, tensors=1)  # fmt: skip
         waits = (Wait(COMPUTE, reduced),) if reduced is not None else ()
-        self._add("optimizer", update, waits=waits)
+        self.add("optimizer", update, waits=waits)

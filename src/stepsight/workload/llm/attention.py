@@ -15,12 +15,11 @@ from stepsight.workload.llm.block import (
     Block,
     Module,
     adapter,
-    casts_weights,
     context_messages,
     exchange_copies,
     input_bytes,
     keeps_products,
-    kept_inputs,
+    linear,
     shared_over,
     stream_dtype,
     tensor_messages,
@@ -31,30 +30,13 @@ from stepsight.workload.llm.operators import ForwardBackward
 
 
 def attention_block(c: LanguageConfig) -> Block:
-    m, t, f = c.model, c.layout.tensor, c.framework
-    dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
-    n, rows = float(c.tokens), c.tokens / shared_over(c)
-    both = ops.norm(
-        m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
-    )
-    modules = {
-        "layernorm": Module(tuple(both.forward), input_bytes(c, "attention") * kept_inputs(c) * m.hidden)
-    }
-    both.kept_bytes += modules["layernorm"].bytes
-    again = list(both.forward) if keeps_products(c) else []
+    m, t, f, e = c.model, c.layout.tensor, c.framework, dtype_bytes(c.training.dtype)
+    dtype, n = c.training.dtype, float(c.tokens)
+    block = Block.begin(c, "attention")
+    both, modules, again = block.both, block.modules, block.again
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
     if m.latent is None:
-        qkv = ops.linear(
-            product,
-            dtype,
-            n,
-            wide,
-            m.hidden,
-            bias=m.bias,
-            cast_input=False,
-            cast_weight=casts_weights(c),
-            scaling=c.training.fp8_scaling,
-        )
+        qkv = linear(c, n, wide, m.hidden, bias=m.bias, cast_input=False)
     else:
         qkv = _latent_projections(c, n)
     both += qkv
@@ -80,27 +62,18 @@ def attention_block(c: LanguageConfig) -> Block:
     v_dim = m.latent.v_dim if m.latent else m.head_dim
     fp8_input = input_bytes(c, "attention") if c.training.quantised and not c.training.frozen else 0.0
     both.kept_bytes += (e + fp8_input) * n * m.heads * v_dim / t
-    out = ops.linear(
-        product,
-        dtype,
-        n,
-        m.hidden,
-        m.heads * v_dim / t,
-        cast_weight=casts_weights(c),
-        scaling=c.training.fp8_scaling,
-    )
+    out = linear(c, n, m.hidden, m.heads * v_dim / t)
     both += out
     both += adapter(c, "attention", n, m.hidden, m.heads * v_dim / t)
     if keeps_products(c):  # every other product: the keys', which are few, and the last
         again.append(out.forward[-1])
-    both += ops.residual(stream_dtype(c), rows * m.hidden, c.training.dropout, fused=f.fused_mlp)
-    forward, backward = tensor_messages(c, n * m.hidden, qkv, out)
-    around = context_messages(c, inner)
-    if m.norms_per_layer == 4:
-        both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
-    selected = e * rows * m.hidden + e * n * m.heads * v_dim / t
-    selected += 0.5 * e * n * (_projected(c) + m.hidden / t)
-    return Block(both, [*forward, *around[0]], [*backward, *around[1]], again, selected, modules=modules)
+    block.end(c, qkv, out)
+    forward, backward = context_messages(c, inner)
+    block.forward += forward
+    block.backward += backward
+    block.selected_bytes = e * n * m.hidden / shared_over(c) + e * n * m.heads * v_dim / t
+    block.selected_bytes += 0.5 * e * n * (_projected(c) + m.hidden / t)
+    return block
 
 
 def _projected(c: LanguageConfig) -> float:
@@ -115,18 +88,16 @@ def _latent_projections(c: LanguageConfig, n: float) -> ForwardBackward:
     """DeepSeek's low-rank projections; the ranks hold the down-projections whole."""
     m, t, a = c.model, c.layout.tensor, c.model.latent
     assert a is not None
-    dtype, product, scaling = c.training.dtype, c.training.product_dtype, c.training.fp8_scaling
+    dtype, fused = c.training.dtype, c.training.fused_norm
     q_dim = m.heads * (a.nope_dim + a.rope_dim) / t
     both = ForwardBackward()
     if a.q_rank:
-        both += ops.linear(product, dtype, n, a.q_rank, m.hidden, scaling=scaling)
-        both += ops.norm("rms", dtype, n, a.q_rank, fused=c.training.fused_norm)
-        both += ops.linear(product, dtype, n, q_dim, a.q_rank, scaling=scaling)
-    else:
-        both += ops.linear(product, dtype, n, q_dim, m.hidden, scaling=scaling)
-    both += ops.linear(product, dtype, n, a.kv_rank + a.rope_dim, m.hidden, scaling=scaling)
-    both += ops.norm("rms", dtype, n, a.kv_rank, fused=c.training.fused_norm)
-    both += ops.linear(product, dtype, n, m.heads * (a.nope_dim + a.v_dim) / t, a.kv_rank, scaling=scaling)
+        both += linear(c, n, a.q_rank, m.hidden, cast_weight=True)
+        both += ops.norm("rms", dtype, n, a.q_rank, fused=fused)
+    both += linear(c, n, q_dim, a.q_rank or m.hidden, cast_weight=True)
+    both += linear(c, n, a.kv_rank + a.rope_dim, m.hidden, cast_weight=True)
+    both += ops.norm("rms", dtype, n, a.kv_rank, fused=fused)
+    both += linear(c, n, m.heads * (a.nope_dim + a.v_dim) / t, a.kv_rank, cast_weight=True)
     width = m.heads * (a.nope_dim + a.rope_dim) / t
     both += ForwardBackward(
         [ops.stream("cat", dtype, 2 * n * width, 2, 2)], [ops.stream("cat", dtype, 2 * n * width, 2, 2)]
@@ -177,21 +148,12 @@ def core(c: LanguageConfig) -> ForwardBackward:
 
 
 def mamba_block(c: LanguageConfig, x: Mamba) -> Block:
-    m, t = c.model, c.layout.tensor
-    dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
-    n, rows = float(c.tokens), c.tokens / shared_over(c)
+    m, t, n = c.model, c.layout.tensor, float(c.tokens)
+    dtype, e = c.training.dtype, dtype_bytes(c.training.dtype)
     inner, mixed = x.inner / t, x.mixed / t
-    fused = c.training.fused_norm or c.training.compiled
-    both = ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=fused)
-    modules = {
-        "layernorm": Module(tuple(both.forward), input_bytes(c, "attention") * kept_inputs(c) * m.hidden)
-    }
-    both.kept_bytes += modules["layernorm"].bytes
-    scaling, cast = c.training.fp8_scaling, casts_weights(c)
-    into = ops.linear(
-        product, dtype, n, inner + mixed + x.heads / t, m.hidden, cast_input=False, cast_weight=cast,
-        scaling=scaling,
-    )  # fmt: skip
+    block = Block.begin(c, "attention")
+    both = block.both
+    into = linear(c, n, inner + mixed + x.heads / t, m.hidden, cast_input=False)
     both += into
     both.kept_bytes += e * n * (inner + mixed)
     both += ForwardBackward(  # depthwise convolution with SiLU
@@ -202,15 +164,15 @@ def mamba_block(c: LanguageConfig, x: Mamba) -> Block:
     both += _scan(c, x)
     gate = ops.stream("silu", dtype, n * inner, 2 * e, e)
     both += ForwardBackward([gate], [ops.stream("silu_backward", dtype, n * inner, 3 * e, 2 * e)])
-    both += ops.norm("rms", dtype, n, round(inner), fused=fused)
-    out = ops.linear(product, dtype, n, m.hidden, inner, cast_weight=cast, scaling=scaling)
+    both += ops.norm("rms", dtype, n, round(inner), fused=c.training.fused_norm or c.training.compiled)
+    out = linear(c, n, m.hidden, inner)
     both.kept_bytes += e * n * inner
     both += out
-    both += ops.residual(stream_dtype(c), rows * m.hidden, 0.0, fused=True)
-    forward, backward = tensor_messages(c, n * m.hidden, into, out)
-    again = [k for k in both.forward if k.family != "gemm"] if keeps_products(c) else []
-    selected = 0.5 * e * n * (inner + mixed + m.hidden / t) + e * n * inner
-    return Block(both, forward, backward, again, selected, modules=modules)
+    both += ops.residual(stream_dtype(c), n / shared_over(c) * m.hidden, 0.0, fused=True)
+    block.forward, block.backward = tensor_messages(c, n * m.hidden, into, out)
+    block.again = [k for k in both.forward if k.family != "gemm"] if keeps_products(c) else []
+    block.selected_bytes = 0.5 * e * n * (inner + mixed + m.hidden / t) + e * n * inner
+    return block
 
 
 def _scan(c: LanguageConfig, x: Mamba) -> ForwardBackward:

@@ -144,13 +144,53 @@ class Block:
     the device in a forward pass: token counts, which size exchanges and GEMMs, are copied to it."""
 
     both: ForwardBackward
-    forward: list[Message]
-    backward: list[Message]
-    again: list[Kernel]
-    selected_bytes: float
+    forward: list[Message] = field(default_factory=list)
+    backward: list[Message] = field(default_factory=list)
+    again: list[Kernel] = field(default_factory=list)
+    selected_bytes: float = 0.0
     more_launches: tuple[int, int] = (0, 0)
     modules: dict[str, Module] = field(default_factory=dict)
     waits: int = 0
+
+    @classmethod
+    def begin(cls, c: LanguageConfig, part: str) -> Block:
+        """The norm in front of attention's or the MLP's projections, whose input its result is."""
+        block = cls(norm(c))
+        kept = input_bytes(c, part) * kept_inputs(c) * c.model.hidden
+        block.modules["layernorm"] = Module(tuple(block.both.forward), kept)
+        block.both.kept_bytes += kept
+        block.again += block.both.forward if keeps_products(c) else []
+        return block
+
+    def end(self, c: LanguageConfig, into: ForwardBackward, out: ForwardBackward, inputs: int = 1) -> None:
+        """The sum with what went past the block, a second norm (Gemma 2), and the tensor group's messages."""
+        elements = c.tokens / shared_over(c) * c.model.hidden
+        dropout, fused = c.training.dropout, c.framework.fused_mlp
+        self.both += ops.residual(stream_dtype(c), elements, dropout, fused=fused)
+        if c.model.norms_per_layer == 4:
+            rows, fused = c.tokens / shared_over(c), c.training.fused_norm
+            self.both += ops.norm(c.model.norm, stream_dtype(c), rows, c.model.hidden, fused=fused)
+        forward, backward = tensor_messages(c, c.tokens * c.model.hidden, into, out, inputs=inputs)
+        self.forward += forward
+        self.backward += backward
+
+
+def norm(c: LanguageConfig, dtype: str = "") -> ForwardBackward:
+    """A norm of the stream between blocks."""
+    rows, fused = c.tokens / shared_over(c), c.training.fused_norm or c.training.compiled
+    return ops.norm(c.model.norm, dtype or stream_dtype(c), rows, c.model.hidden, fused=fused)
+
+
+def linear(
+    c: LanguageConfig, tokens: float, out: float, into: float, *, bias: bool = False, batch: int = 1,
+    cast_input: bool = True, cast_weight: bool | None = None,
+) -> ForwardBackward:  # fmt: skip
+    """A projection in the type of the training's products."""
+    t = c.training
+    return ops.linear(
+        t.product_dtype, t.dtype, tokens, out, into, bias=bias, batch=batch, cast_input=cast_input,
+        cast_weight=casts_weights(c) if cast_weight is None else cast_weight, scaling=t.fp8_scaling,
+    )  # fmt: skip
 
 
 def shared_over(c: LanguageConfig) -> int:
@@ -232,11 +272,7 @@ def tensor_messages(
         )
     cut = c.layout.async_tensor and c.framework.cuts_products
     first, last, again = (
-        (
-            products(into.forward, None),
-            products(out.forward, None),
-            products(out.backward, Role.DGRAD),
-        )
+        (products(into.forward, None), products(out.forward, None), products(out.backward, Role.DGRAD))
         if cut
         else ((), (), ())
     )

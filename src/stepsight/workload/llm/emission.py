@@ -22,6 +22,8 @@ from stepsight.workload.operators.optimizers import UPDATES
 
 GATHER, REDUCE = "parameter gather", "gradient reduce"
 """The streams of ZeRO's collectives: parameters ahead of the compute that needs them, gradients behind."""
+ZeroMessage = tuple[str, str, float, int]
+"""A collective of ZeRO: axis, kind, bytes of one, how many."""
 AFTER_WAIT = 2
 """Launches until the device has work again after the host waited for token counts."""
 
@@ -170,31 +172,31 @@ class Emitter:
         A gather begins when compute reaches the operators before it: one unit is prefetched at a time (FSDP's
         limiter, Megatron's hook before a bucket's forward pass).
         """
-        ops = []
-        for axis, kind, bytes_, count in gather_messages(self.c, run):
-            collective = self.collective(
-                axis, kind, bytes_, count=count, stream=GATHER, after=after, name="parameters"
-            )
-            ops.append(
-                self.op(f"c10d::{kind}", phase, collective=collective, launches=3 * count, label="parameters")
-            )
-        return ops
+        found = gather_messages(self.c, run)
+        return self._exchanged(found, GATHER, phase, "parameters", launches=3, after=after)
 
     def reduce(self, run: Run) -> list[Op]:
         """The run's gradients over the replicas."""
+        found = gradient_messages(self.c, run)
+        return self._exchanged(found, REDUCE, "backward", "gradients", launches=2)
+
+    def _exchanged(
+        self, messages: list[ZeroMessage], stream: str, phase: str, name: str, *, launches: int,
+        after: tuple[str, ...] = (COMPUTE,),
+    ) -> list[Op]:  # fmt: skip
         ops = []
-        for axis, kind, bytes_, count in gradient_messages(self.c, run):
-            collective = self.collective(axis, kind, bytes_, count=count, stream=REDUCE, name="gradients")
+        for axis, kind, bytes_, count in messages:
+            collective = self.collective(
+                axis, kind, bytes_, count=count, stream=stream, after=after, name=name
+            )
             ops.append(
-                self.op(
-                    f"c10d::{kind}", "backward", collective=collective, launches=2 * count, label="gradients"
-                )
+                self.op(f"c10d::{kind}", phase, collective=collective, launches=launches * count, label=name)
             )
         return ops
 
 
-def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float, int]]:
-    """The reduction of a run's gradients over the replicas: axis, kind, bytes of one, how many.
+def gradient_messages(c: LanguageConfig, run: Run) -> list[ZeroMessage]:
+    """The reduction of a run's gradients over the replicas.
 
     Summed, or each rank its share (ZeRO-1 to 3); with smaller groups the shares are summed over the rest.
     """
@@ -221,7 +223,7 @@ def _pieces(c: LanguageConfig, run: Run, bytes_: float) -> int:
     return max(1, run.layers if c.layout.zero >= 2 else round(bytes_ / (c.layout.bucket_mb * 1e6)))
 
 
-def gather_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float, int]]:
+def gather_messages(c: LanguageConfig, run: Run) -> list[ZeroMessage]:
     """The parameters of a run before its forward pass: ZeRO-3's a layer at a time; ZeRO-1 and 2 gather what
     the last update changed."""
     if c.layout.zero < 3:
@@ -230,9 +232,7 @@ def gather_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float, 
     return [("shard", "all_gather", run.parameters * weight_bytes(c) / count, count)]
 
 
-def parameter_messages(
-    c: LanguageConfig, dense: float, experts: float, layers: int
-) -> list[tuple[str, str, float, int]]:
+def parameter_messages(c: LanguageConfig, dense: float, experts: float, layers: int) -> list[ZeroMessage]:
     """ZeRO-1 and 2: updated parameters of this many layers back to all ranks that hold them."""
     apart = experts if c.layout.expert > 1 else 0.0
     each = weight_bytes(c) * c.trained_share

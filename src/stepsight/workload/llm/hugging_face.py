@@ -38,40 +38,31 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         raise InputError(f"{where}: model_type", f"unknown {kind!r}", nearest(kind, families))
     family = families[kind]
 
-    def first(*keys: str, default: Any = None) -> Any:
-        for key in keys:
-            if config.get(key) is not None:
-                return config[key]
-        if default is None:
+    def first(name: str, default: Any = None) -> Any:
+        """The size that we call so."""
+        keys = words["sizes"].get(name, [name])
+        found = next((config[key] for key in keys if config.get(key) is not None), default)
+        if found is None:
             raise InputError(f"{where}: {keys[0]}", "is missing", "add it to the configuration")
-        return default
+        return found
 
-    hidden = first("hidden_size", "n_embd", "d_model")
-    heads = first("num_attention_heads", "n_head", "n_heads", "num_heads")
+    hidden, longest = first("hidden"), first("longest_sequence", 0)
     sizes: Table = {
         "family": family,
-        "layers": first("num_hidden_layers", "n_layer", "n_layers", "num_decoder_layers", "num_layers"),
+        "layers": first("layers"),
         "hidden": hidden,
-        "heads": heads,
-        "ffn": first(
-            "intermediate_size",
-            "n_inner",
-            "ffn_dim",
-            "d_ff",
-            default=int(config.get("expansion_ratio") or 4) * hidden,
-        ),
-        "vocab": first("vocab_size", default=1000),
-        "sequence": min(first("max_position_embeddings", "n_positions", "max_seq_len", default=2048), 8192),
+        "heads": first("heads"),
+        "ffn": first("ffn", int(config.get("expansion_ratio") or 4) * hidden),
+        "vocab": first("vocab", 1000),
+        "sequence": min(first("longest_sequence", 2048), 8192),
     }
-    kv = config.get("num_key_value_heads") or _mpt_kv_heads(config, where)
-    if kv:
-        sizes["kv_heads"] = kv
-    dim = config.get("head_dim") or config.get("d_kv")
-    if dim:
-        sizes["head_dim"] = dim
+    kv_heads = config.get("num_key_value_heads") or _mpt_kv_heads(config, where)
+    head_dim = config.get("head_dim") or config.get("d_kv")
+    sizes |= {"kv_heads": kv_heads} if kv_heads else {}
+    sizes |= {"head_dim": head_dim} if head_dim else {}
     if "tie_word_embeddings" in config:
         sizes["tied"] = bool(config["tie_word_embeddings"])
-    if kind in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2"):
+    if kind in words["qk_norm"]:
         sizes["qk_norm"] = True
     if family == "t5":
         sizes["encoder_layers"] = first("num_layers")
@@ -81,7 +72,6 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         patch, size = first("patch_size"), first("image_size")
         sizes |= {"patch_values": 3 * patch * patch, "sequence": (size // patch) ** 2 + 1, "vocab": 1000}
         sizes.pop("tied", None)
-    longest = first("max_position_embeddings", "n_positions", "max_seq_len", default=0)
     if longest and family not in ("t5", "vit"):  # T5's positions are relative
         sizes["longest_sequence"] = longest
     try:

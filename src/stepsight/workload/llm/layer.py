@@ -29,7 +29,7 @@ class LayerWork:
     forward: Pass
     backward: Pass
     parameters: float
-    expert_parameters: float
+    expert_parameters: float = 0.0
 
 
 def as_one_layer_sees(c: LanguageConfig) -> LanguageConfig:
@@ -157,10 +157,7 @@ def _run_again(
     """Recomputation: what the forward pass then keeps, and what the backward pass does once more."""
     if mode == "full":
         kept = dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden / shared_over(c)
-        return (
-            replace(forward, kept_bytes=kept),
-            replace(forward, kept_bytes=0.0) + backward,
-        )
+        return (replace(forward, kept_bytes=kept), replace(forward, kept_bytes=0.0) + backward)
     if mode == "selective":
         kept = selected_bytes if keeps_products(c) else forward.kept_bytes - _inside(c)
         kept = min(kept, forward.kept_bytes)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.hardware.spec import usable_bytes as usable_bytes
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.emission import owned
 from stepsight.workload.llm.layer import layer_work
@@ -33,18 +31,6 @@ wait, and a layer's forward pass is about 37 real launches. Read off ten groups 
 8B and 80B without a pipeline hold gathered inputs of 27, 31, 28 and 26 layers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Bytes by what they are for."""
-
-    parameters: float
-    gradients: float
-    optimizer_state: float
-    activations: float
-    temporary: float
-    reclaimable: float
-
-
 def language_memory(c: LanguageConfig) -> MemoryReport:
     """Every rank of a stage holds the same."""
     held = stage_memory(c)
@@ -58,27 +44,10 @@ def stage_memory(c: LanguageConfig) -> tuple[RankMemory, ...]:
     maker = Pieces(c, 1)
     parts = pieces(c)
     stages = [[(p, maker.work(p)) for p in parts[s :: c.layout.pipeline]] for s in range(c.layout.pipeline)]
-    expandable = c.training.expandable_segments
-    return tuple(_rank(_stage(c, s, works), expandable=expandable) for s, works in enumerate(stages))
+    return tuple(_stage(c, s, works) for s, works in enumerate(stages))
 
 
-def _rank(held: Held, *, expandable: bool) -> RankMemory:
-    loose = held.activations + held.temporary
-    lost = FRAGMENTED_EXPANDABLE if expandable else FRAGMENTED
-    returned = 0.0 if expandable else (ALLOCATOR_OVERHEAD - FRAGMENTED) * loose
-    return RankMemory(
-        parameters=held.parameters,
-        gradients=held.gradients,
-        optimizer_state=held.optimizer_state,
-        activations=held.activations,
-        temporary=held.temporary,
-        context=CONTEXT_BYTES,
-        cached=lost * loose,
-        reclaimable=held.reclaimable + returned,
-    )
-
-
-def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> Held:
+def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> RankMemory:
     s, t = c.layout, c.training
     parameters = sum(w.parameters + w.expert_parameters for _, w in works)
     ends = sum(run.parameters for _, w in works for run in w.forward if run.label in ("embedding", "head"))
@@ -99,7 +68,18 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     activations = sum(in_flight(c, stage, piece) * w.kept_bytes + w.head_bytes for piece, w in works)
     temporary = _temporary(c, works) + some
     weights = stored * _weight_bytes(c, ends / parameters if parameters else 0.0)
-    return Held(weights + whole, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))
+    lost = FRAGMENTED_EXPANDABLE if t.expandable_segments else FRAGMENTED
+    returned = 0.0 if t.expandable_segments else ALLOCATOR_OVERHEAD - FRAGMENTED
+    return RankMemory(
+        parameters=weights + whole,
+        gradients=gradients,
+        optimizer_state=optimizer,
+        activations=activations,
+        temporary=temporary,
+        context=CONTEXT_BYTES,
+        cached=lost * (activations + temporary),
+        reclaimable=_pending_gather_bytes(c, stage, works) + returned * (activations + temporary),
+    )
 
 
 def _weight_bytes(c: LanguageConfig, ends: float) -> float:
@@ -127,7 +107,7 @@ def _gathered_parameters(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]
     return 0.0, 2 * 2 * largest / _runs(c)
 
 
-def _piled_up(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> float:
+def _pending_gather_bytes(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> float:
     """Gathered inputs that wait for the communication stream, where the host runs ahead of the device.
 
     It runs ahead as far as its launch queue reaches: without a pipeline always, in a pipeline where nothing

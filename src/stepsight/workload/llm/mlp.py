@@ -13,14 +13,12 @@ from stepsight.workload.llm.block import (
     Message,
     Module,
     adapter,
-    casts_weights,
     input_bytes,
     keeps_products,
-    kept_inputs,
+    linear,
     products,
     shared_over,
     stored_less,
-    stream_dtype,
     tensor_messages,
 )
 from stepsight.workload.llm.config import LanguageConfig
@@ -53,60 +51,32 @@ sines, halves interleaved, rotated and joined, keys expanded and joined with the
 
 def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     m, t, f = c.model, c.layout.tensor, c.framework
-    dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
-    n, rows = float(c.tokens), c.tokens / shared_over(c)
-    both = ops.norm(
-        m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
-    )
-    modules = {"layernorm": Module(tuple(both.forward), input_bytes(c, "mlp") * kept_inputs(c) * m.hidden)}
-    both.kept_bytes += modules["layernorm"].bytes
-    again = list(both.forward) if keeps_products(c) else []
-    into = ops.linear(
-        product,
-        dtype,
-        n,
-        (2 if m.gated else 1) * ffn / t,
-        m.hidden,
-        cast_input=False,
-        cast_weight=casts_weights(c),
-        scaling=c.training.fp8_scaling,
-    )
+    dtype, e, n = c.training.dtype, dtype_bytes(c.training.dtype), float(c.tokens)
+    block = Block.begin(c, "mlp")
+    both, modules, again = block.both, block.modules, block.again
+    into = linear(c, n, (2 if m.gated else 1) * ffn / t, m.hidden, cast_input=False)
     both += into
     both += adapter(c, "mlp", n, (2 if m.gated else 1) * ffn / t, m.hidden)
     if c.writes_out_gelu:
         act = ops.tanh_gelu(dtype, n * ffn / t, wide=c.training.half and not c.training.master_weights)
     else:
-        act = ops.activation(
-            dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
-        )
+        fused = f.fused_mlp or c.training.compiled
+        act = ops.activation(dtype, n, ffn / t, gated=m.gated, fused=fused, bias=m.bias)
     made = input_bytes(c, "mlp") * n * ffn / t
     act.kept_bytes += made - e * n * ffn / t
     act.kept_bytes -= stored_less(c) * n * (2 if m.gated else 1) * ffn / t
     both += act
     modules["mlp_act"] = Module(tuple(act.forward), made)
     again += act.forward if keeps_products(c) else []
-    out = ops.linear(
-        product,
-        dtype,
-        n,
-        m.hidden,
-        ffn / t,
-        cast_input=False,
-        cast_weight=casts_weights(c),
-        scaling=c.training.fp8_scaling,
-    )
+    out = linear(c, n, m.hidden, ffn / t, cast_input=False)
     both += out
     modules["mlp"] = Module((*into.forward, *act.forward, *out.forward), act.kept_bytes)
     both += adapter(c, "mlp", n, m.hidden, ffn / t)
     if keeps_products(c) and m.gated:  # every other product: of a gated pair the second
-        again.append(ops.linear(product, dtype, n, ffn / t, m.hidden).forward[-1])
-    both += ops.residual(stream_dtype(c), rows * m.hidden, c.training.dropout, fused=f.fused_mlp)
-    inputs = 2 if m.gated and f.separate_gate else 1
-    forward, backward = tensor_messages(c, n * m.hidden, into, out, inputs=inputs)
-    if m.norms_per_layer == 4:
-        both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
-    kept = 0.5 * e * n * (2 * ffn + m.hidden) / t
-    return Block(both, forward, backward, again, kept, modules=modules)
+        again.append(ops.linear(c.training.product_dtype, dtype, n, ffn / t, m.hidden).forward[-1])
+    block.end(c, into, out, inputs=2 if m.gated and f.separate_gate else 1)
+    block.selected_bytes = 0.5 * e * n * (2 * ffn + m.hidden) / t
+    return block
 
 
 def mixture_block(c: LanguageConfig, x: Experts) -> Block:
@@ -218,17 +188,7 @@ def _expert_product(
 ) -> ForwardBackward:
     """A product of each of a rank's experts: one kernel for all of them, or one after the other."""
     grouped = _grouped(c)
-    one = ops.linear(
-        c.training.product_dtype,
-        c.training.dtype,
-        tokens,
-        out,
-        into,
-        batch=experts if grouped else 1,
-        cast_input=cast_input,
-        cast_weight=casts_weights(c),
-        scaling=c.training.fp8_scaling,
-    )
+    one = linear(c, tokens, out, into, batch=experts if grouped else 1, cast_input=cast_input)
     times = 1 if grouped else experts
     return ForwardBackward(one.forward * times, one.backward * times)
 

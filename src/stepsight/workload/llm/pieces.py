@@ -33,9 +33,7 @@ def _embedding_work(c: LanguageConfig) -> LayerWork:
     if m.patches:
         both = ops.linear(dtype, dtype, n, m.hidden, m.patches, bias=True)
         parameters = float(m.patches * m.hidden)
-        return LayerWork(
-            Pass.of(both.forward, (), e * n * m.patches), Pass.of(both.backward), parameters, 0.0
-        )
+        return LayerWork(Pass.of(both.forward, (), e * n * m.patches), Pass.of(both.backward), parameters)
     pick = Kernel.of("gather", dtype, rows=n, cols=m.hidden, table_rows=share)
     put = [
         Kernel.of("sort", "int64", elements=n),
@@ -55,9 +53,7 @@ def _embedding_work(c: LanguageConfig) -> LayerWork:
     both.backward += accumulate(c, parameters)
     both.backward = [k for k in both.backward if not (c.training.frozen and _of_weights(k))]
     messages = _summed(c, n * m.hidden)
-    return LayerWork(
-        Pass.of(both.forward, messages, both.kept_bytes), Pass.of(both.backward), parameters, 0.0
-    )
+    return LayerWork(Pass.of(both.forward, messages, both.kept_bytes), Pass.of(both.backward), parameters)
 
 
 def head_work(c: LanguageConfig) -> LayerWork:
@@ -111,7 +107,6 @@ def _head_work(c: LanguageConfig) -> LayerWork:
         Pass.of(both.forward, messages, both.kept_bytes),
         Pass.of(both.backward, backward),
         own + m.hidden,
-        0.0,
     )
 
 

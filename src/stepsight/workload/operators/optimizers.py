@@ -102,34 +102,16 @@ def _multi_tensor(tape: Tape, aten: str, one: _Step, parameters: Sequence[Tensor
 
 
 def _single_tensor(tape: Tape, optimizer: str, p: Tensor) -> None:
-    """The loop body of torch's single-tensor optimizers."""
-
-    def one(name: str, *inputs: Tensor) -> None:
-        tape.call(
-            f"aten::{name}", inputs,
-            Kernel.of("elementwise", "fp32", operator=name.rstrip("_"), elements=p.elements,
-                      read_bytes=len(inputs) * p.bytes, write_bytes=p.bytes),
-        )  # fmt: skip
-
-    if optimizer == "sgd":
-        one("add_", p, p)
-        return
-    tape.call("aten::add_", (Tensor.new(()),))
-    if optimizer == "adagrad":
-        one("addcmul_", p, p, p)
-        one("sqrt", p)
-        one("add_", p)
-        one("addcdiv_", p, p, p)
-        return
-    if optimizer == "adamw":
-        one("mul_", p)
-    one("lerp_", p, p)
-    one("mul_", p)
-    one("addcmul_", p, p, p)
-    one("sqrt", p)
-    one("div", p)
-    one("add_", p)
-    one("addcdiv_", p, p, p)
+    """The loop body of torch's single-tensor optimizers: the same steps; Adagrad needs no product."""
+    if optimizer != "sgd":
+        tape.call("aten::add_", (Tensor.new(()),))  # the step counter
+    for one in _FOREACH[optimizer]:
+        if optimizer == "adagrad" and one.name == "mul_":
+            continue
+        name = "div" if one.name == "div_" else one.name
+        kernel = Kernel.of("elementwise", "fp32", operator=name.rstrip("_"), elements=p.elements,
+                           read_bytes=one.reads * p.bytes, write_bytes=p.bytes)  # fmt: skip
+        tape.call(f"aten::{name}", (p,) * one.reads, kernel)
 
 
 UPDATES = {**STATE_PER_PARAMETER, "lamb": 2}

@@ -20,15 +20,7 @@ from stepsight.workload.operators.norms import rms_norm, softmax
 from stepsight.workload.operators.pointwise import add, dropout, mul, negate, scalar, silu
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import (
-    cat,
-    contiguous,
-    expand,
-    narrow,
-    reshape,
-    transpose,
-    unsqueeze,
-)
+from stepsight.workload.operators.views import cat, contiguous, expand, narrow, reshape, transpose, unsqueeze
 
 Layer = dict[str, Tensor]
 

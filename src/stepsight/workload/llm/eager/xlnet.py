@@ -6,30 +6,14 @@ from collections.abc import Callable
 
 from stepsight.program.aten.movement import fill_kernel
 from stepsight.program.job import Kernel
-from stepsight.workload.llm.eager.blocks import (
-    Pair,
-    buffer,
-    constant,
-    dense,
-    embedding,
-    norm,
-    pairs,
-)
+from stepsight.workload.llm.eager.blocks import Pair, buffer, constant, dense, embedding, norm, pairs
 from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.operators.matmuls import einsum, linear
 from stepsight.workload.operators.norms import cross_entropy, softmax
 from stepsight.workload.operators.pointwise import add, dropout, gelu, scalar
 from stepsight.workload.operators.tape import Grads, Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import (
-    contiguous,
-    expand,
-    narrow,
-    permute,
-    reshape,
-    transpose,
-    view,
-)
+from stepsight.workload.operators.views import contiguous, expand, narrow, permute, reshape, transpose, view
 
 Layer = tuple[dict[str, Tensor], dict[str, Pair]]
 
