@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,15 +63,6 @@ class Learned:
     network_tensor: float = 1.0
     memory: float = 1.0
 
-    def of_category(self, name: str) -> float:
-        """The factor on kernels of a category."""
-        return float(getattr(self, PARTS.get(name, "memory_bound")))
-
-    def of_nodes(self, nodes: int, axis: str) -> float:
-        """The factor on a collective of an axis of parallelism whose group spans this many nodes."""
-        weights = network_weights(nodes, axis)
-        return float(math.prod(getattr(self, part) ** power for part, power in weights.items()))
-
     @property
     def changed(self) -> tuple[str, ...]:
         """The parts that were learned."""
@@ -85,6 +76,16 @@ def network_weights(nodes: float, axis: str) -> dict[str, float]:
         return {"link": 1.0}
     tensor = {"network_tensor": 1.0} if axis == "tensor" else {}
     return {"network": 1.0, "network_per_doubling": math.log2(nodes) - 1.0} | tensor
+
+
+def part_of(category: str) -> str:
+    """The part that kernels of a category belong to."""
+    return PARTS.get(category, "memory_bound")
+
+
+def collective_factor(factors: Mapping[str, float], nodes: float, axis: str) -> float:
+    """The factor of a collective of an axis of parallelism whose group spans this many nodes."""
+    return float(math.prod(factors.get(part, 1.0) ** n for part, n in network_weights(nodes, axis).items()))
 
 
 NOTHING_LEARNED = Learned()
@@ -146,7 +147,7 @@ class Conditions:
     def _with_learned(self, kernels: Sequence[Kernel], time_us: FloatArray) -> FloatArray:
         if self.learned is NOTHING_LEARNED or not len(time_us):
             return time_us
-        factors = np.array([self.learned.of_category(category(k.family)) for k in kernels])
+        factors = np.array([getattr(self.learned, part_of(category(k.family))) for k in kernels])
         if (factors == 1.0).all():
             return time_us
         light = light_us(kernels, self.spec.gpu)
@@ -201,7 +202,7 @@ class Conditions:
         self, axis: str, found: Estimate, kind: str, bytes_: float, ranks: Sequence[int]
     ) -> Estimate:
         shape = group_shape(ranks, self.spec)
-        factor = self.learned.of_nodes(shape.nodes, axis)
+        factor = collective_factor(asdict(self.learned), shape.nodes, axis)
         if factor == 1.0 or shape.ranks == 1:
             return found
         name = "all_reduce" if kind == "barrier" else kind

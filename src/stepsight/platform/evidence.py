@@ -6,7 +6,6 @@ The factors themselves are `conditions.Learned`, and act on every job. `predicti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,7 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import number, whole
-from stepsight.platform.conditions import PARTS as OF_CATEGORY
-from stepsight.platform.conditions import Learned, network_weights
+from stepsight.platform.conditions import Learned
 from stepsight.records import section
 from stepsight.terminal import counted
 
@@ -37,16 +35,6 @@ WORDS = {
 FIELDS = ("runs", "unexplained", "shared", "source", "left_out", "covariance", "jobs")
 WHOLE = 0.0005
 """Factors this close to one are not written."""
-
-
-def part_of(category: str) -> str:
-    """The part that kernels of a category belong to."""
-    return OF_CATEGORY.get(category, MEMORY_BOUND)
-
-
-def collective_factor(factors: Mapping[str, float], nodes: float, axis: str) -> float:
-    """The factor of a collective of an axis whose group spans this many nodes."""
-    return float(math.prod(factors.get(part, 1.0) ** n for part, n in network_weights(nodes, axis).items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, batches
-from stepsight.kernels.roofline import PCIE_FAMILIES, TENSOR_CORE_FAMILIES, bandwidth_gbps, peak_flops
+from stepsight.kernels.roofline import PCIE_FAMILIES, TENSOR_CORE_FAMILIES, peak_flops, speed_of_light_us
 from stepsight.program.job import Kernel
 
 C = area("power")
@@ -127,7 +127,13 @@ class Power:
 
     def clock(self, draw: Draw) -> float:
         """The highest clock (share of boost) at which average power meets the limit."""
-        return self._clock(draw, self.limit_w)
+        if self.watts(draw) <= self.limit_w:
+            return 1.0
+        low, high = LOWEST_CLOCK, 1.0
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.watts(draw, middle) <= self.limit_w else (low, middle)
+        return low
 
     def alone(self, draw: Draw) -> float:
         """The same for one kernel run again and again."""
@@ -149,15 +155,6 @@ class Power:
         met_j = spare_j / (self.voltage_floor + (1 - self.voltage_floor) * clock) ** 2
         flop_j = np.where(limited, met_j, drawn.flop_j)
         return replace(drawn, time_us=boost_us, flop_j=flop_j)
-
-    def _clock(self, draw: Draw, limit_w: float) -> float:
-        if self.watts(draw) <= limit_w:
-            return 1.0
-        low, high = LOWEST_CLOCK, 1.0
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.watts(draw, middle) <= limit_w else (low, middle)
-        return low
 
     def dynamic_j(self, draw: Draw, clock: float) -> float:
         """Energy beyond idle power."""
@@ -199,6 +196,5 @@ def light_us(kernels: Sequence[Kernel], gpu: GpuSpec) -> FloatArray:
     found = np.zeros(len(kernels))
     for batch in batches(kernels):
         if batch.known and not batch.family.startswith("embedding"):
-            arithmetic = batch.flops / peak_flops(batch, gpu) * 1e6
-            found[batch.positions] = np.maximum(arithmetic, batch.bytes / (bandwidth_gbps(batch, gpu) * 1e3))
+            found[batch.positions] = speed_of_light_us(batch, gpu)
     return found

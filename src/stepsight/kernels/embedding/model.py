@@ -72,14 +72,18 @@ class EmbeddingModel:
             together = len(lookup.tables) if lookup.fused else 1
             identical.setdefault((kernel.family, together, replace(lookup, tables=())), []).append(i)
         for (family, together, how), members in identical.items():
-            times[members] = self._alike_us(family, together, how, [_lookup_of(kernels[i]) for i in members])
+            times[members] = self._priced_at_once_us(
+                family, together, how, [_lookup_of(kernels[i]) for i in members]
+            )
         if self.spec.architecture == CPU:
             return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")
         source = np.full(len(kernels), int(Source.TRANSFERRED))
         notes = {i: note for i, kernel in enumerate(kernels) if (note := _note(kernel))}
         return Estimates(times, source, np.array([self._spread(kernel) for kernel in kernels]), notes)
 
-    def _alike_us(self, family: str, together: int, how: Lookup, lookups: Sequence[Lookup]) -> FloatArray:
+    def _priced_at_once_us(
+        self, family: str, together: int, how: Lookup, lookups: Sequence[Lookup]
+    ) -> FloatArray:
         """Times of lookups that differ in their tables alone, priced at once."""
         tables = tuple(t for lookup in lookups for t in lookup.tables)
         columns = self._columns(family, replace(how, tables=tables), together)

@@ -11,8 +11,8 @@ import numpy as np
 
 from stepsight.capturing.step import CapturedStep, is_step_file, load_step
 from stepsight.estimate import FloatArray
-from stepsight.platform.conditions import NOTHING_LEARNED, network_weights
-from stepsight.platform.evidence import HOST, PARTS, WHOLE_STEP, collective_factor, part_of
+from stepsight.platform.conditions import NOTHING_LEARNED, collective_factor, network_weights, part_of
+from stepsight.platform.evidence import HOST, PARTS, WHOLE_STEP
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction
 from stepsight.prediction.language import LanguageStep
