@@ -31,13 +31,18 @@ class Fitted:
     streams: tuple[Streamed, ...] = ()
     residuals: tuple[Residual, ...] = ()
     boards: Boards = NO_BOARDS
-    _choices: dict[tuple[str, str, str], Choice | None] = field(default_factory=dict, repr=False)
+    _choices: dict[tuple[str, str, str, bool], Choice | None] = field(default_factory=dict, repr=False)
 
-    def choice(self, family: str, dtype: str, variant: str = "") -> Choice | None:
-        """The learned models that answer for kernels of one family, dtype and variant; None where none do."""
-        key = (family, dtype, variant)
+    def choice(
+        self, family: str, dtype: str, variant: str = "", *, at_own_clock: bool = False
+    ) -> Choice | None:
+        """The learned models that answer for kernels of one family, dtype and variant; None where none do.
+        ``at_own_clock``: measurements of another board of the chip are taken at this one's clock."""
+        key = (family, dtype, variant, at_own_clock)
         if key not in self._choices:
-            self._choices[key] = choose(self.shipped, self.spec, family, dtype, variant, self.boards)
+            self._choices[key] = choose(
+                self.shipped, self.spec, family, dtype, variant, self.boards, at_own_clock=at_own_clock
+            )
         return self._choices[key]
 
     def residual(self, family: str, variant: str) -> Residual | None:

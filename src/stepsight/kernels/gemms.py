@@ -223,9 +223,14 @@ _SINGLE = {Kind("bmm"): PLAIN}
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """GEMMs. In half precision batched ones go by first principles, all others by the learned tables."""
+    """GEMMs. In half precision batched ones go by first principles, all others by the learned tables.
+
+    ``of_images``: those that convolutions are made of. Boards of one chip run their products at their own
+    clocks; of convolutions traces show no such gain, libraries choose other algorithms from board to board.
+    """
 
     fitted: Fitted
+    of_images: bool = False
 
     def handles(self, batch: Batch) -> BoolArray:
         return np.full(len(batch), batch.family == "gemm")
@@ -253,7 +258,7 @@ class Products:
 
     def _tabled(self, batch: Batch, variant: str) -> Estimates:
         f = self.fitted
-        chosen = f.choice("gemm", batch.dtype, variant)
+        chosen = f.choice("gemm", batch.dtype, variant, at_own_clock=not self.of_images)
         if chosen is None:
             return roofline(batch, f.spec)
         answer = f.learned(batch, chosen)

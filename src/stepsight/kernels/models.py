@@ -69,7 +69,7 @@ def estimators(fitted: Fitted, known: KernelModels | None) -> tuple[Estimator, .
         return (*by_principle, FusedAttention(fitted, tabled=False), *others)
     products = Products(fitted)
     return (
-        *convolutions(fitted, products, tabled=True),
+        *convolutions(fitted, replace(products, of_images=True), tabled=True),
         FusedAttention(fitted, tabled=True),
         products,
         LongRuns(fitted.spec),

@@ -175,11 +175,13 @@ def choose(
     dtype: str,
     variant: str,
     boards: Boards = NO_BOARDS,
+    *,
+    at_own_clock: bool = False,
 ) -> Choice | None:
     """The best models among ``models`` for kernels of one family, dtype and variant."""
     if family in DERIVED:
         base, times = DERIVED[family]
-        found = choose(models, spec, base, dtype, variant, boards)
+        found = choose(models, spec, base, dtype, variant, boards, at_own_clock=at_own_clock)
         return found and found.times(times, f"taken as {times:g} times as long as the forward {base}")
     serving = STAND_INS.get(dtype, (dtype,))
     for stand_in in (*serving, "fp32") if family in ROW_FAMILIES else serving:
@@ -187,13 +189,15 @@ def choose(
         exact = [m for m in fitting if m.variant == variant]
         fitting = exact or [m for m in fitting if m.variant in ("", "linear")] or fitting
         if fitting:
-            return _choice(fitting, spec, dtype, boards, same_dtype=stand_in == dtype)
+            same = stand_in == dtype
+            return _choice(fitting, spec, dtype, boards, same_dtype=same, at_own_clock=at_own_clock)
     return None
 
 
 def _choice(
-    fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, boards: Boards, *, same_dtype: bool
-) -> Choice:
+    fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, boards: Boards, *, same_dtype: bool,
+    at_own_clock: bool,
+) -> Choice:  # fmt: skip
     mine = Machine.of(spec, dtype)
     own = sorted(
         (m for m in fitting if m.machine.same_chip(mine)),
@@ -213,7 +217,7 @@ def _choice(
                 (own[0],), (machine,), Source.LEARNED, spread,
                 siblings=siblings if own[0].dtype in TENSOR_CORES else (),
             )  # fmt: skip
-        return _sibling(own[0], mine, dtype, boards, spread)
+        return _sibling(own[0], mine, dtype, boards, spread, at_own_clock=at_own_clock)
     ranked = sorted(_relatives(fitting, spec, mine), key=lambda m: m.machine.distance(mine))
     nearest = tuple(ranked[: RELATIVES.get(fitting[0].dtype, 1)])
     variant = nearest[0].variant
@@ -261,13 +265,18 @@ def feeding_of(model: LearnedModel) -> float:
     return feeding_share(entry.gpu, model.dtype) if entry is not None else 1.0
 
 
-def _sibling(model: LearnedModel, mine: Machine, dtype: str, boards: Boards, spread: float) -> Choice:
-    """Another board of the chip that was measured: its own memory, and its arithmetic where a share is known:
-    a higher peak alone says little under a power limit."""
+def _sibling(
+    model: LearnedModel, mine: Machine, dtype: str, boards: Boards, spread: float, *, at_own_clock: bool
+) -> Choice:
+    """Another board of the chip that was measured: its own memory, and its share of the peak where that is
+    known; else its own clock, unless the measured board ran at its power limit."""
     if dtype != "fp32":
         return Choice((model,), (model.machine.with_memory_of(mine),), Source.LEARNED, spread)
     board = boards.of(mine.name, model.variant)
-    scaled = _scaled(model.machine.with_memory_of(mine), 1.0 if board is None else board.share)
+    tflops = model.machine.tflops * (1.0 if board is None else board.share)
+    if at_own_clock and board is None and model.machine.name not in THROTTLED:
+        tflops = mine.tflops
+    scaled = replace(model.machine.with_memory_of(mine), tflops=tflops)
     note = f"measured on {model.machine.name}, another board of the chip"
     return Choice((model,), (scaled,), Source.LEARNED, float(np.hypot(spread, C.SIBLING_SPREAD)), note)
 
