@@ -61,3 +61,15 @@ def test_boards_that_differ_in_their_links_have_the_same_kernels() -> None:
     product = Batch.of("gemm", "bf16", sizes(512, 16_384, "m n k"), "linear")
     h100, h800 = (KernelModels.for_gpu(load_gpu(name)).estimate_batch(product) for name in ("H100", "H800"))
     assert h800.time_us == pytest.approx(h100.time_us)
+
+
+def test_fp32_products_of_boards_without_a_table_follow_their_clocks() -> None:
+    product = Batch.of(
+        "gemm", "fp32", {"m": np.array([8192.0]), "n": np.array([1024.0]), "k": np.array([1024.0])}
+    )
+    measured, sxm2, sxm3 = (load_gpu(name) for name in ("V100-PCIE-32G", "V100-SXM2-32G", "V100-SXM3-32G"))
+    times = [
+        float(KernelModels.for_gpu(gpu).estimate_batch(product).time_us[0]) for gpu in (measured, sxm2, sxm3)
+    ]
+    assert times[0] / times[1] == pytest.approx(sxm2.clock_mhz / measured.clock_mhz, rel=0.02)
+    assert times[0] / times[2] == pytest.approx(sxm3.clock_mhz / measured.clock_mhz, rel=0.03)

@@ -41,7 +41,7 @@ def test_mixed_windows_come_back_in_order() -> None:
 
 
 def test_a_pointwise_convolution_takes_as_long_as_its_product_from_the_faster_side_and_says_so() -> None:
-    models = KernelModels.for_gpu(load_gpu("V100"))
+    models = KernelModels.for_gpu(load_gpu("V100-PCIE-32G"))
     batch = convolutions(kh=(1.0,))
     product = as_product(batch)
     found = models.estimate_batch(batch)[0]
