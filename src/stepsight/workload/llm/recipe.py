@@ -61,8 +61,8 @@ class Framework:
     in the allocator until the communication stream has passed it; a host that runs ahead queues several.
     ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
-    ``reads_sizes``: the sizes of every micro-batch are broadcast and read back by the host, which waits for the
-    device (Megatron's mpu.broadcast_data).
+    ``reads_sizes``: the sizes of every micro-batch are broadcast and read back by the host, which waits for
+    the device (Megatron's mpu.broadcast_data).
     ``message_launches``: host work of a message between stages, in launches. ``scatters_messages``: without
     sequence parallelism each tensor rank sends its part of a message, and the receivers gather it (Megatron's
     scatter_gather_tensors_in_pipeline, DeepSpeed's is_pipe_partitioned).
