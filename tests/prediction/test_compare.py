@@ -15,7 +15,7 @@ from stepsight.prediction.compare import compare
 from stepsight.prediction.predict import CapturedOn, predict
 from stepsight.prediction.traced.whatif import changed, work_ratio
 from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram
-from stepsight.report.comparison import comparison_sentence
+from stepsight.report.runs import comparison_sentence
 
 GPT = {
     "kind": "transformer", "family": "gpt2", "layers": 2, "hidden": 512, "heads": 8, "vocab": 5000,

@@ -7,9 +7,9 @@ import click
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.compare import compare
 from stepsight.report.charts import Axis, Line, Point, lines, points, waterfall
-from stepsight.report.comparison import comparison_page
 from stepsight.report.pieces import Fragment
 from stepsight.report.prediction import page
+from stepsight.report.runs import comparison_page
 from stepsight.terminal import COMMAND_LINE
 
 from .predictions import uneven

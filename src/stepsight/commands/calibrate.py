@@ -169,7 +169,8 @@ def run(
     for name, value in (("--steps", steps), ("--blocks", blocks)):
         if value < 1:
             raise InputError(f"{name} {value}", "must be at least 1", "give a positive number")
-    workload = _load(workload_file, overrides, ranks)
+    own = () if ranks is None else (f"parallel.ranks={ranks}",)
+    workload = load_workload(workload_file, (*overrides, *own))
     check_device(device, workload.ranks)
     if profile_dir is not None:
         writable_folder(profile_dir)
@@ -190,11 +191,6 @@ def _notes(workload: Workload, device: str) -> list[str]:
 
     half = workload.config.training.precision in ("bf16", "fp16")
     return [AMX_NOTE] if half and device == "cpu" and amx_settings(os.environ) else []
-
-
-def _load(path: str, overrides: tuple[str, ...], ranks: int | None) -> Workload:
-    extra = () if ranks is None else (f"parallel.ranks={ranks}",)
-    return load_workload(path, (*overrides, *extra))
 
 
 def _show_measurement(measurement: Measurement, files: list[Path], notes: list[str]) -> None:

@@ -71,8 +71,8 @@ def command(
         comparison = _of_captured(a, platform, both, questions)
     else:
         comparison = _of_files(a, b, platform, platform_b, both, only_b)
-    from stepsight.report.comparison import comparison_page, show_comparison
     from stepsight.report.perfetto import chrome_trace
+    from stepsight.report.runs import comparison_page, show_comparison
 
     options.deliver(
         comparison.to_dict, lambda console: show_comparison(comparison, console),

@@ -6,7 +6,7 @@ same program with some times scaled, on the engine's configuration axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,10 +28,6 @@ WAITING = "waiting_for_ranks"
 IDLE = "host_bound_idle"
 ROUNDING_US = 1e-6
 """Below this a part is the rounding residue of sums, treated as zero."""
-FIGURES = (
-    "gpu_active_us", "compute_us", "communication_us", "exposed_communication_us", "rank_wait_us", "idle_us",
-)  # fmt: skip
-"""Of a rank's summary, what adds up over the parts of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +55,11 @@ def summarise(timeline: Timeline) -> tuple[tuple[RankSummary, ...], dict[str, fl
     summaries: dict[int, RankSummary] = {}
     total: dict[str, float] = {}
     timeline = replace(timeline, times=tuple(_rank_after_rank(times) for times in timeline.times))
-    for ranks in _alike(timeline):
+    for ranks in _identical(timeline):
         times = timeline.rank(ranks[0])
         summary, parts = _summary(times)
         for rank in ranks:
-            summaries[rank] = RankSummary(rank, *_values(summary)[1:])
+            summaries[rank] = replace(summary, rank=rank)
         for name, us in parts.items():
             total[name] = total.get(name, 0.0) + us * len(ranks) / timeline.ranks
     return tuple(summaries[r] for r in sorted(summaries)), total
@@ -76,11 +72,7 @@ def _rank_after_rank(times: LaneTimes) -> LaneTimes:
     return replace(times, **laid)
 
 
-def _values(summary: RankSummary) -> tuple[float, ...]:
-    return tuple(getattr(summary, name) for name in RankSummary.__slots__)
-
-
-def _alike(timeline: Timeline) -> list[list[int]]:
+def _identical(timeline: Timeline) -> list[list[int]]:
     """Ranks that did exactly the same at the same time, so that one speaks for all."""
     found = []
     fold = timeline.priced.fold
@@ -102,42 +94,40 @@ def _summary(times: RankTimes) -> tuple[RankSummary, dict[str, float]]:
     if (once := times.repeated) is not None:
         resumes_us = once.end_us + once.times * (once.end_us - once.begin_us)
         pieces = [(1, lo, once.end_us), (once.times, once.begin_us, once.end_us), (1, resumes_us, hi)]
-    totals, parts = dict.fromkeys(FIGURES, 0.0), dict[str, float]()
+    figures: dict[str, float] = {}
+    parts: dict[str, float] = {}
     for often, begin_us, end_us in pieces:
-        summary, mine = _within(times, begin_us, end_us)
-        totals = {name: us + often * getattr(summary, name) for name, us in totals.items()}
-        parts = {name: parts.get(name, 0.0) + often * mine.get(name, 0.0) for name in parts | mine}
+        for total, mine in zip((figures, parts), _within(times, begin_us, end_us), strict=True):
+            total |= {name: total.get(name, 0.0) + often * us for name, us in mine.items()}
     op_us = times.op_end_us - times.op_start_us
     host_us = float((op_us * times.lane.lane.tape.op_times).sum())
-    summary = RankSummary(rank=times.rank, step_us=hi - lo, host_us=host_us, **totals)
+    summary = RankSummary(rank=times.rank, step_us=hi - lo, host_us=host_us, **figures)
     return summary, {name: us for name, us in parts.items() if us > ROUNDING_US}
 
 
-def _within(times: RankTimes, lo: float, hi: float) -> tuple[RankSummary, dict[str, float]]:
+def _within(times: RankTimes, lo: float, hi: float) -> tuple[dict[str, float], dict[str, float]]:
+    """Between two moments: the figures of a rank's summary that add up, and what the device did."""
     start, begin, end = (np.clip(a, lo, hi) for a in (times.start_us, times.begin_us, times.end_us))
     names = np.array(times.lane.category)
     comm = names == COMMUNICATION
-    compute_busy = union(start[~comm], end[~comm])
-    compute_us = _length(compute_busy)
-    comm_busy = union(start[comm], end[comm])
-    active_us = _length(union(start, end))
-    moving = union(begin[comm], end[comm])
+    compute_busy, moving = union(start[~comm], end[~comm]), union(begin[comm], end[comm])
+    compute_us, active_us = _length(compute_busy), _length(union(start, end))
     exposed = min(_length(moving) - float(covered(*moving, *compute_busy).sum()), active_us - compute_us)
-    waiting = max(active_us - compute_us - exposed, 0.0)
+    waiting, idle = max(active_us - compute_us - exposed, 0.0), hi - lo - active_us
+    figures = {
+        "gpu_active_us": active_us, "compute_us": compute_us,
+        "communication_us": _length(union(start[comm], end[comm])), "exposed_communication_us": exposed,
+        "rank_wait_us": waiting, "idle_us": idle,
+    }  # fmt: skip
     parts = _by_category(names[~comm], (end - start)[~comm], compute_us)
-    parts[EXPOSED], parts[WAITING], parts[IDLE] = exposed, waiting, hi - lo - active_us
-    summary = RankSummary(
-        times.rank, hi - lo, 0.0, active_us, compute_us, _length(comm_busy), exposed, waiting,
-        hi - lo - active_us,
-    )  # fmt: skip
-    return summary, parts
+    return figures, parts | {EXPOSED: exposed, WAITING: waiting, IDLE: idle}
 
 
 def exposed_by_group(timeline: Timeline) -> tuple[dict[str, float], float]:
     """Exposed communication by process group, and waiting for other ranks; in µs, the mean over ranks."""
     found: dict[str, float] = {}
     waiting = 0.0
-    for ranks in _alike(timeline):
+    for ranks in _identical(timeline):
         times = timeline.rank(ranks[0])
         summary, parts = _summary(times)
         share = len(ranks) / timeline.ranks
@@ -289,7 +279,8 @@ def coverage(timeline: Timeline) -> Coverage:
             us = float(time[lane.source == source].sum())
             if us:
                 by_source[source.label] = by_source.get(source.label, 0.0) + us
-        _collect(timeline, lane, time, unmodelled)
+        for names, us in _unmodelled(timeline, lane, time):
+            unmodelled[names] = unmodelled.get(names, 0.0) + us
     total = sum(by_source.values()) or 1.0
     listed = sorted(unmodelled.items(), key=lambda item: -item[1])[:MOST_UNMODELLED]
     return Coverage(
@@ -298,21 +289,19 @@ def coverage(timeline: Timeline) -> Coverage:
     )
 
 
-def _collect(
-    timeline: Timeline, lane: PricedLane, time: FloatArray, unmodelled: dict[tuple[str, str, str], float]
-) -> None:
-    program, source, weight = lane.lane.program_of_rank[0], lane.source, lane.weight
-    weak = (source == Source.ROOFLINE) | (source == Source.DEFAULT)
+def _unmodelled(
+    timeline: Timeline, lane: PricedLane, time: FloatArray
+) -> Iterator[tuple[tuple[str, str, str], float]]:
+    """Operator, kernel and source of every launch without a fitted model, with its mean time over ranks."""
+    weak = (lane.source == Source.ROOFLINE) | (lane.source == Source.DEFAULT)
     if not weak.any():
         return
-    items = [(op, i) for op in timeline.priced.job.programs[program].ops for i in launches_of(op)]
+    program = timeline.priced.job.programs[lane.lane.program_of_rank[0]]
+    items = [(op, item) for op in program.ops for item in launches_of(op)]
     for k in np.flatnonzero(weak.any(axis=1)):
         op, item = items[k]
-        label = Source(int(source[k].max())).label
-        name = item.label
-        key = (op.name, name, label)
-        mean_us = time[k][weak[k]].sum() / weight[weak[k]].sum()
-        unmodelled[key] = unmodelled.get(key, 0.0) + float(mean_us)
+        mean_us = time[k][weak[k]].sum() / lane.weight[weak[k]].sum()
+        yield (op.name, item.label, Source(int(lane.source[k].max())).label), float(mean_us)
 
 
 @dataclass(frozen=True, slots=True)

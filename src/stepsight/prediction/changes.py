@@ -221,15 +221,16 @@ def _joined(program: RankProgram, fused: Counter[str]) -> tuple[Op, ...]:
     ops = list(program.ops)
     first = -1
     for i, op in enumerate(ops):
-        if _is_norm(op):
+        if _is_alone(op) and op.kernels[-1].family in NORMS:
             first = i
             continue
         if not _is_pointwise(op):
             first = first if _is_empty(op) else -1
             continue
         if first >= 0 and _elements(ops[first]) == _elements(op):
-            before = ops[first].kernels
-            ops[first] = replace(ops[first], kernels=(*before[:-1], _one(before[-1], op.kernels[0])))
+            *before, last = ops[first].kernels
+            if last.family not in NORMS:  # a norm applies what follows it before it writes
+                ops[first] = replace(ops[first], kernels=(*before, one_pass(last, op.kernels[0])))
             ops[i] = replace(op, kernels=(), overhead_us=NO_HOST)
             fused[op.name] += 1
         else:
@@ -247,10 +248,6 @@ def _is_empty(op: Op) -> bool:
     return small and not op.collective and not op.waits and not op.blocks_host
 
 
-def _is_norm(op: Op) -> bool:
-    return _is_alone(op) and op.kernels[-1].family in NORMS
-
-
 def _is_pointwise(op: Op) -> bool:
     if not _is_alone(op) or len(op.kernels) != 1 or op.phase == OPTIMIZER or ACCUMULATE in op.name:
         return False
@@ -262,11 +259,6 @@ def _is_pointwise(op: Op) -> bool:
 def _elements(op: Op) -> float:
     kernel = op.kernels[-1]
     return kernel.dim("elements", 0.0) or kernel.dim("rows", 0.0) * kernel.dim("cols", 0.0)
-
-
-def _one(a: Kernel, b: Kernel) -> Kernel:
-    """A norm applies what follows it before it writes."""
-    return a if a.family in NORMS else one_pass(a, b)
 
 
 def _channels_last(step: CapturedStep) -> Rewrite | None:

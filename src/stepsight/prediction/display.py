@@ -160,18 +160,14 @@ def assumed(p: Prediction) -> str:
         words.append("parallel: " + " × ".join(axes))
     words += list(setup.details) if setup else []
     if setup and setup.recipe:
-        words.append(f"recipe {setup.recipe}" + _differing(setup))
+        differing = f" except {', '.join(setup.differs)}" if setup.differs else ""
+        words.append(f"recipe {setup.recipe}{differing}")
     elif setup and setup.framework:
         words.append(f"framework {setup.framework}")
     words.append(
         f"on {ranks:,} of {p.gpus:,} {p.gpu.name if p.gpu else 'GPUs'}" if p.gpus else counted(ranks, "rank")
     )
     return ", ".join(words)
-
-
-def _differing(setup: Setup) -> str:
-    """What was stated otherwise than the recipe does."""
-    return f" except {', '.join(setup.differs)}" if setup.differs else ""
 
 
 def _each(setup: Setup, ranks: int) -> str:

@@ -13,7 +13,6 @@ from stepsight.prediction.breakdown import (
     EXPOSED,
     HOST,
     WAITING,
-    RankSummary,
     Sensitivity,
     exposed_by_group,
     summarise,
@@ -200,6 +199,7 @@ def figures(c: LanguageConfig, timeline: Timeline, gpu: GpuSpec) -> LanguageFigu
     """The figures of a walked step."""
     rates = throughput(None, c.ranks, timeline.step_us, LanguageWorkload(c).setup(), gpu)
     held = stage_memory(c)
+    parts = [f.name for f in fields(RankMemory) if f.name not in UNUSED]
     axes, waiting = exposed_by_axis(timeline)
     return LanguageFigures(
         parameters=c.model.parameters(),
@@ -212,7 +212,7 @@ def figures(c: LanguageConfig, timeline: Timeline, gpu: GpuSpec) -> LanguageFigu
         bubble=waiting / timeline.step_us,
         exposed_share={axis: us / timeline.step_us for axis, us in axes.items()},
         micro_batches=c.layout.micro_batches,
-        stage_memory_bytes=tuple(_parts(one) for one in held),
+        stage_memory_bytes=tuple({name: float(getattr(one, name)) for name in parts} for one in held),
         fit_probability=fit_probability(max(one.total for one in held), gpu.usable_bytes),
     )
 
@@ -234,10 +234,6 @@ def parts_us(timeline: Timeline) -> dict[str, float]:
     return parts | {f"exposed {axis}": us for axis, us in exposed_by_axis(timeline)[0].items()}
 
 
-def _parts(one: RankMemory) -> dict[str, float]:
-    return {f.name: float(getattr(one, f.name)) for f in fields(one) if f.name not in UNUSED}
-
-
 def predict_language(
     c: LanguageConfig, platform: Platform, memory: MemoryLine | None, setup: Setup | None = None
 ) -> Prediction:
@@ -249,8 +245,10 @@ def predict_language(
     dynamic_j = timeline.priced.dynamic_j
     timeline = replace(timeline, priced=replace(timeline.priced, dynamic_j=dynamic_j and scale * dynamic_j))
     found = explain(timeline, platform, sensitive=sensitive, interval_factor=factor)
+    stride, stages = c.layout.stride("pipeline"), c.layout.pipeline
+    ranks = tuple(replace(found.ranks[rank // stride % stages], rank=rank) for rank in range(c.ranks))
     return replace(
-        found, workload=c.name, memory=memory, setup=setup, ranks=_ranks(c, found.ranks),
+        found, workload=c.name, memory=memory, setup=setup, ranks=ranks,
         language=figures(c, timeline, platform.spec.gpu),
         notes=(*left_out(timeline), *c.notes, *found.notes),
     )  # fmt: skip
@@ -277,9 +275,3 @@ def left_out(timeline: Timeline) -> tuple[str, ...]:
     return (
         f"the timeline leaves out {skipped:,} micro-batches that repeat those before; all figures hold them",
     )
-
-
-def _ranks(c: LanguageConfig, stages: tuple[RankSummary, ...]) -> tuple[RankSummary, ...]:
-    """Every rank's figures: those of its stage."""
-    stride, n = c.layout.stride("pipeline"), c.layout.pipeline
-    return tuple(replace(stages[rank // stride % n], rank=rank) for rank in range(c.ranks))

@@ -86,7 +86,7 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
     events: list[Event] = []
     for one in drawn:
         events += _names(one)
-        events.append(_step(one, clock))
+        events.append(clock.slice("step", "step", (one.number, STEP_TRACK), *one.times.window_us))
         events += _left_out(one, clock)
         events += _host(one, clock)
         events += _device(one, clock, flows)
@@ -143,10 +143,6 @@ def _meta(kind: str, pid: int, tid: int, args: Event) -> Event:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
 
 
-def _step(one: _Drawn, clock: _Clock) -> Event:
-    return clock.slice("step", "step", (one.number, STEP_TRACK), *one.times.window_us)
-
-
 def _left_out(one: _Drawn, clock: _Clock) -> Iterator[Event]:
     """Repetitions that the timeline leaves blank."""
     if (once := one.times.repeated) is not None:
@@ -159,12 +155,9 @@ def _host(one: _Drawn, clock: _Clock) -> Iterator[Event]:
     times = one.times
     for op, start, end in zip(times.program.ops, times.op_start_us, times.op_end_us, strict=True):
         event = clock.slice(op.name, "cpu_op", (one.number, HOST_TRACK), start, end)
-        details = {"phase": op.phase, "label": op.label, "shapes": _shapes(op)}
+        shapes = ", ".join("×".join(map(str, shape)) for shape in op.shapes)
+        details = {"phase": op.phase, "label": op.label, "shapes": shapes}
         yield {**event, "args": {name: text for name, text in details.items() if text}}
-
-
-def _shapes(op: Op) -> str:
-    return ", ".join("×".join(map(str, shape)) for shape in op.shapes)
 
 
 def _device(one: _Drawn, clock: _Clock, flows: Iterator[int]) -> Iterator[Event]:

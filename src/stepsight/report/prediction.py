@@ -50,7 +50,6 @@ from stepsight.report.pieces import (
     warning,
 )
 from stepsight.report.ranks import identical_ranks, identical_summaries, rank_section
-from stepsight.report.runs import whole_run_listing
 from stepsight.report.timeline import picture
 from stepsight.tables.table import CACHED
 from stepsight.terminal import counted
@@ -111,6 +110,14 @@ def page(prediction: Prediction, run: WholeRun | None = None) -> str:
     ]
     title = f"{prediction.workload or 'step'} on {prediction.platform}: {time(prediction.step_time_us)}"
     return frame(title, _top(prediction), sections, scripts=[script])
+
+
+def whole_run_listing(found: WholeRun) -> Listing:
+    """Days, GPU-hours, cost, energy and goodput of a run."""
+    title = f"whole run: {counted(found.steps, 'step')} on {counted(found.gpus, 'GPU')}"
+    words = found.failure_words()
+    columns = ("", "expected", "90 % interval")
+    return Listing(title, columns, found.lines(), below=[words] if words else [])
 
 
 def tables_listing(found: EmbeddingFigures) -> Listing:

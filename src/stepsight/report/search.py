@@ -101,12 +101,6 @@ def outcomes(answer: Answer) -> str:
     return ", ".join(f"{answer.counts[s]:,} {word}" for s, word in words.items() if answer.counts.get(s))
 
 
-def _batch(answer: Answer) -> list[str]:
-    """The batch that all configurations share."""
-    batch = answer.document.get("global_batch")
-    return [f"global batch {batch:,}"] if batch and "global_batch" not in answer.dimensions else []
-
-
 def noise_mark(row: Row, answer: Answer) -> str:
     """≈ where a row is too close to the best to call."""
     distinct = row is answer.best or not within_noise(row, answer.best, answer.objective)
@@ -115,7 +109,9 @@ def noise_mark(row: Row, answer: Answer) -> str:
 
 def remarks(answer: Answer) -> list[str]:
     """Remarks below the table."""
-    best, lines = answer.best, _batch(answer)
+    best, lines = answer.best, list[str]()
+    if (batch := answer.document.get("global_batch")) and "global_batch" not in answer.dimensions:
+        lines.append(f"global batch {batch:,}")
     if answer.epoch_samples and best.samples_per_s:
         took = long_time(answer.epoch_samples / best.samples_per_s)
         money = best.cost_of(answer.epoch_samples)
@@ -136,7 +132,7 @@ def remarks(answer: Answer) -> list[str]:
             f"left out, as it fits with less than {100 * answer.min_fit:.0f} %: "
             f"{settings_text(maybe.settings)}, {100 * faster:.1f} % {BETTER[answer.objective]} "
             f"({maybe.memory_gb:.0f} of {maybe.usable_gb:.0f} GB, fits with {chance(maybe.fit)}); "
-            f"--min-fit {_below(maybe.fit)} lists it"
+            f"--min-fit {math.floor(20 * maybe.fit) / 20:g} lists it"
         )
     if answer.neighbours:
         what = answer.objective if answer.objective == "memory" else f"{answer.objective} per sample"
@@ -167,10 +163,6 @@ def chance(fit: float) -> str:
     return ">99 %" if fit > 0.99 else f"{100 * fit:.0f} %"
 
 
-def _below(fit: float) -> str:
-    return f"{math.floor(20 * fit) / 20:g}"
-
-
 def _near(n: Neighbour) -> str:
     """A neighbour in words: how much slower, and whether it fits."""
     name = f"{short_name(n.dimension)} {setting_text(n.value)}: "
@@ -197,33 +189,47 @@ def _rows(rows: Sequence[Row]) -> Listing:
     """Every configuration; why some have no time stands below."""
     varied = list(dict.fromkeys(path for row in rows for path in row.settings))
     platforms = len({row.platform for row in rows}) > 1
-    has_tokens, has_cost = any(r.tokens_per_s for r in rows), any(r.cost_per_step for r in rows)
-    names = [*(["platform"] if platforms else []), *short_names(varied).values(), "step ms", "90 % interval"]
-    has_rate = has_tokens or any(r.samples_per_s for r in rows)
-    names += ["tokens/s" if has_tokens else "samples/s"] if has_rate else []
-    names += ["MFU", "memory GB", *(["cost/step"] if has_cost else [])]
-    names += ["cost/M tokens"] if has_cost and has_tokens else []
+    results = _results(rows)
+    titles = [*(["platform"] if platforms else []), *short_names(varied).values(), *results]
     refused: dict[str, int] = {}
     listed = []
     for row in rows:
         cells = [*([row.platform] if platforms else []), *(str(row.settings.get(p, "")) for p in varied)]
-        if not row.priced:
+        if row.priced:
+            cells += [shown(row) for shown in results.values()]
+        else:
             number = refused.setdefault(row.reason, len(refused) + 1)
-            cells.append(f"{WORDS.get(row.status, row.status)} [{number}]")
-            listed.append(cells + [""] * (len(names) - len(cells)))
-            continue
-        rate = row.tokens_per_s if has_tokens else row.samples_per_s
-        cells += [
-            milliseconds(row.step_time_us), f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
-            *([f"{rate:,.0f}"] if has_rate else []), f"{100 * row.mfu:.1f} %" if row.mfu else "",
-            f"{row.memory_gb:.1f}" + ("" if row.fits else f" of {row.usable_gb:.0f}: does not fit"),
-        ]  # fmt: skip
-        costs = (row.cost_per_step, *([row.cost_per_million_tokens] if has_tokens else []))
-        shown = [f"{cost:.4g}" if cost is not None else "" for cost in costs] if has_cost else []
-        listed.append(cells + shown)
+            cells += [f"{WORDS.get(row.status, row.status)} [{number}]", *[""] * (len(results) - 1)]
+        listed.append(cells)
     below = [f"framework: {', '.join(frameworks)}"] if (frameworks := frameworks_of(rows)) else []
     below += [f"[{number}] {reason}" for reason, number in refused.items()]
-    return Listing("", names, listed, below=below, edge=False)
+    return Listing("", titles, listed, below=below, edge=False)
+
+
+def _results(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """The columns of a priced row that some row has a figure for, each with how it reads."""
+    found: dict[str, Callable[[Row], str]] = {
+        "step ms": lambda r: milliseconds(r.step_time_us),
+        "90 % interval": lambda r: f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
+    }
+    tokens, costs = any(r.tokens_per_s for r in rows), any(r.cost_per_step for r in rows)
+    if tokens:
+        found["tokens/s"] = lambda r: f"{r.tokens_per_s:,.0f}"
+    elif any(r.samples_per_s for r in rows):
+        found["samples/s"] = lambda r: f"{r.samples_per_s:,.0f}"
+    found["MFU"] = lambda r: f"{100 * r.mfu:.1f} %" if r.mfu else ""
+    found["memory GB"] = lambda r: (
+        f"{r.memory_gb:.1f}" + ("" if r.fits else f" of {r.usable_gb:.0f}: does not fit")
+    )
+    if costs:
+        found["cost/step"] = lambda r: _money(r.cost_per_step)
+    if costs and tokens:
+        found["cost/M tokens"] = lambda r: _money(r.cost_per_million_tokens)
+    return found
+
+
+def _money(cost: float | None) -> str:
+    return "" if cost is None else f"{cost:.4g}"
 
 
 def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, Any]:
@@ -304,7 +310,9 @@ def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
 
 def _side_by_side(answer: Answer) -> Html:
     longest = max(r.step_time_us for r in answer.top)
-    meant = dict.fromkeys((_kind(name), _colour(name)) for r in answer.top for name in r.shares)
+    names = dict.fromkeys(name for r in answer.top for name in r.shares)
+    words = {n: part_word(n) if n.startswith("exposed") else look(n).word for n in names}
+    meant = dict.fromkeys((word, _colour(name)) for name, word in words.items())
     return tag("div", *(_bar(r, longest) for r in answer.top), legend(meant))
 
 
@@ -315,11 +323,6 @@ def _bar(row: Row, longest: float) -> Html:
     ]
     title = f"{settings_text(row.settings)}: {milliseconds(row.step_time_us)} ms"
     return tag("div", tag("p", title), bar(parts, total=longest, name=title), classes="pick")
-
-
-def _kind(name: str) -> str:
-    """What a colour stands for."""
-    return part_word(name) if name.startswith("exposed") else look(name).word
 
 
 def _colour(name: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.display import look, size, source_look
-from stepsight.program.job import Collective, Kernel, Op
+from stepsight.program.job import Collective, Kernel
 from stepsight.report.perfetto import launches
 from stepsight.report.pieces import Html, asset, joined, legend, tag, text
 from stepsight.report.ranks import RankSet, most_telling
@@ -99,16 +99,10 @@ def picture(prediction: Prediction, sets: Sequence[RankSet]) -> tuple[Html, Html
         f"<script>\n{asset('timeline.js')}</script>"
     )
     meaning = legend((look(c).word, look(c).colour) for c in _categories(prediction, drawn))
-    return joined(
-        [tag("p", note, classes="soft") if left_out else "", *_cut(prediction), place, meaning]
-    ), script
-
-
-def _cut(prediction: Prediction) -> list[Html]:
-    """What of the step is not drawn, before the drawing."""
     skipped = prediction.timeline.micro_batches_left_out
-    words = f"{skipped:,} of the micro-batches repeat like those drawn and are left out; times are true."
-    return [tag("p", words, classes="soft")] if skipped else []
+    cut = f"{skipped:,} of the micro-batches repeat like those drawn and are left out; times are true."
+    above = [tag("p", words, classes="soft") for words, n in ((note, left_out), (cut, skipped)) if n]
+    return joined([*above, place, meaning]), script
 
 
 def _spoken(prediction: Prediction, drawn: Sequence[RankSet]) -> str:
@@ -158,7 +152,10 @@ def _categories(prediction: Prediction, drawn: Sequence[RankSet]) -> list[str]:
 
 def _tracks(timeline: Timeline, times: RankTimes, words: _Words) -> list[_Track]:
     tape, made, ops = times.lane.lane.tape, launches(timeline, times), times.program.ops
-    kinds = np.array([words.kind(op.name, "host", _op_detail(op)) for op in ops], dtype=np.int64)
+    kinds = np.array(
+        [words.kind(op.name, "host", ", ".join(filter(None, (op.phase, op.label)))) for op in ops],
+        dtype=np.int64,
+    )
     none = np.zeros(len(ops))
     host = _track("host", times.op_start_us, times.op_end_us, kinds, none, none)
     slices = zip(made.items, times.lane.category, made.ops, made.sources, strict=True)
@@ -180,10 +177,6 @@ def _track(
     name: str, start: FloatArray, end: FloatArray, kind: IntArray, lead: FloatArray, wait: FloatArray
 ) -> _Track:
     return _Track(name, start, end, kind, lead, wait, np.ones(len(start), dtype=np.int64), end - start)
-
-
-def _op_detail(op: Op) -> str:
-    return ", ".join(word for word in (op.phase, op.label) if word)
 
 
 def _detail(item: Kernel | Collective) -> str:

@@ -137,12 +137,6 @@ def _kinds_of(stack: str, kinds: Sequence[str]) -> Sequence[str]:
     return kinds
 
 
-def _settled(workload: DlrmWorkload, platform: Platform) -> DlrmWorkload:
-    """On all GPUs of the platform where the workload's file leaves the ranks open."""
-    found = resolve(workload, platform.spec.ranks)
-    return found if isinstance(found, DlrmWorkload) else workload
-
-
 def choose(
     workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", plans: int | None = None,
     budget_s: float | None = None, seed: int = 0, kinds: Sequence[str] = USUAL_KINDS,
@@ -159,7 +153,9 @@ def choose(
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
     if not workload.tables:
         raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
-    workload = _settled(workload, platform)
+    resolved = resolve(workload, platform.spec.ranks)
+    assert isinstance(resolved, DlrmWorkload)
+    workload = resolved
     kinds = _kinds_of(workload.config.stack, kinds)
     platform = platform.with_ranks(workload.ranks)
     for plan in also:

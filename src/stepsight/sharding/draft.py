@@ -215,7 +215,8 @@ def changes(draft: Draft, rules: Rules, exchange_us: float) -> list[Move]:
     together = forward + backward + 2 * exchange_us * columns
     found: list[Move] = []
     lookups = draft.sums[0, :, LOOKUPS - EXTRAS]
-    for busy in (together, forward, backward, columns, lookups, _overflow(draft, rules)):
+    overflow = np.maximum(draft.sums[0, :, MEMORY - EXTRAS] - rules.memory_bytes, 0.0)
+    for busy in (together, forward, backward, columns, lookups, overflow):
         hot = int(np.argmax(busy))
         if busy[hot] <= 0 or not draft.widths[hot]:
             continue
@@ -335,7 +336,3 @@ def _swaps(draft: Draft, sizes: _Sizes, hot: int, cold: list[int]) -> list[Move]
 def _nearest(options: list[tuple[float, Move]], count: int) -> list[Move]:
     options.sort(key=lambda option: option[0])
     return [change for _, change in options[:count]]
-
-
-def _overflow(draft: Draft, rules: Rules) -> FloatArray:
-    return np.maximum(draft.sums[0, :, MEMORY - EXTRAS] - rules.memory_bytes, 0.0)

@@ -77,7 +77,11 @@ class Answer:
                   **{f"training.{key}": training.get(key) for key in ("framework", "recipe")},
                   **{ALIASES.get(key, key): value for key, value in assigned(self.assignments)},
                   **row.settings}  # fmt: skip
-        settings = {path: setting_value(value) for path, value in stated.items() if value is not None}
+        settings = {
+            path: str(value).lower() if isinstance(value, bool) else str(value)
+            for path, value in stated.items()
+            if value is not None
+        }
         command = "predict"
         if settings.get("parallel.sharding") == SEARCHED:
             command = "shard"
@@ -154,7 +158,7 @@ def neighbours(
 def why(row: Row, best: Row) -> str:
     """Where a configuration differs from the best, in % of the best step; of the best, what it loses."""
     if row is best or row == best:
-        losses = {n: s for n, s in row.shares.items() if _loss(n)}
+        losses = {n: s for n, s in row.shares.items() if n.startswith("exposed") or n in (WAITING, IDLE)}
         listed = sorted(losses.items(), key=lambda item: -item[1])[:3]
         parts = ", ".join(
             f"{100 * share:.0f} % {part_word(name)}" for name, share in listed if share >= 0.005
@@ -186,11 +190,6 @@ def part_word(name: str) -> str:
     return words.get(name) or look(name).word
 
 
-def _loss(name: str) -> bool:
-    """What is not compute."""
-    return name.startswith("exposed") or name in (EXPOSED, WAITING, IDLE)
-
-
 def settings_text(settings: Mapping[str, Setting]) -> str:
     """``tp 4, pp 2, zero 1``."""
     names = short_names(settings)
@@ -198,11 +197,6 @@ def settings_text(settings: Mapping[str, Setting]) -> str:
 
 
 SHORT_NAMES = {path: name for name, path in ALIASES.items()}
-
-
-def setting_value(value: Setting) -> str:
-    """As ``--set`` reads it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def best_rows(rows: Sequence[Row], objective: str, top: int, min_fit: float = SURE) -> list[Row]:
@@ -265,17 +259,15 @@ def _alone(least: Row, found: Space, platform: Platform) -> Iterator[str]:
     """One change of the smallest configuration that makes it fit, for each field that has one."""
     if found.document.get("kind") == "dlrm":
         return
+    piped = least.settings.get("parallel.pipeline", 1) != 1
     for path, values in ALONE:
         for value in values:
+            if piped and path == "parallel.zero" and value in (2, 3):
+                continue
             memory_gb = _fitting_gb(found.document, {**least.settings, path: value}, platform)
-            if memory_gb and not _illegal(least, path, value):
+            if memory_gb:
                 yield f"{settings_text({path: value})} ({memory_gb:.0f} GB)"
                 break
-
-
-def _illegal(least: Row, path: str, value: Setting) -> bool:
-    pipeline = least.settings.get("parallel.pipeline", 1)
-    return path == "parallel.zero" and value in (2, 3) and pipeline != 1
 
 
 def _together(least: Row, given: Mapping[str, Any], platform: Platform, global_batch: int | None) -> str:

@@ -71,11 +71,6 @@ class Model:
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
-def field_path(name: str) -> str:
-    """The field that a name stands for."""
-    return ALIASES.get(name.strip(), name.strip())
-
-
 def short_name(path: str) -> str:
     return HEADINGS.get(path, path.rpartition(".")[2])
 
@@ -246,7 +241,7 @@ def parsed_over(over: Sequence[str]) -> Over:
 def _put(found: Over, name: str, values: list[Setting] | None) -> None:
     if not name:
         raise InputError("--over", "names no field before =", "write --over batch=512,1024")
-    path = field_path(name)
+    path = ALIASES.get(name, name)
     if path in found:
         raise InputError(f"--over {name}", "is given twice", "give all its values at once, a,b,c")
     found[path] = values

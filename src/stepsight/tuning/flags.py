@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -154,10 +155,6 @@ def _by_nanotron(c: LanguageConfig) -> LanguageConfig:
     return replace(run, layout=replace(run.layout, virtual_stages=1, schedule="1f1b"))
 
 
-def _by_deepspeed(c: LanguageConfig) -> LanguageConfig:
-    return _as_run_by("deepspeed", c)
-
-
 def _lacking(c: LanguageConfig, *known: tuple[str, bool], zero_bubble: bool = True) -> str:
     """What a framework does not have, of what the configuration asks for."""
     unknown = zero_bubble and c.layout.pipeline > 1 and c.layout.schedule == "zero_bubble"
@@ -305,5 +302,5 @@ _WAYS = (
     _Way("torchtitan", _torchtitan, _by_torchtitan, True),
     _Way("megatron", _megatron, _by_megatron, True),
     _Way("nanotron", _nanotron, _by_nanotron, False),
-    _Way("deepspeed", _deepspeed, _by_deepspeed, False),
+    _Way("deepspeed", _deepspeed, partial(_as_run_by, "deepspeed"), False),
 )

@@ -114,7 +114,7 @@ def search(found: Space, asked: Search, ask: Ask, progress: Progress | None = No
         hopeless = [
             i for i in chosen
             if i in bounds and (_hopeless(bounds[i], best_of.get(_stack(bounds[i]), []), rows, asked)
-                                or _far_behind(bounds[i], fastest))
+                                or _much_slower(bounds[i], fastest))
         ]  # fmt: skip
         rows |= {i: _skipped(trials[i], bounds[i].reason, bounds[i].ranks) for i in hopeless}
         open_ = sorted(set(chosen) - set(hopeless))  # neighbours share most
@@ -147,7 +147,7 @@ def _many_stages(row: Row) -> bool:
     return row.settings.get(STAGES, 1) not in VIRTUAL_STAGES
 
 
-def _far_behind(least: Row, fastest: Mapping[tuple[object, ...], float]) -> bool:
+def _much_slower(least: Row, fastest: Mapping[tuple[object, ...], float]) -> bool:
     """Whether a candidate of many virtual stages, which take long to simulate, has a layout that is slow with
     few of them."""
     if not _many_stages(least) or not fastest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -80,7 +80,8 @@ def space(
     layouts = {path: values for path, values in dimensions.items() if path not in trainings}
     found: list[dict[str, Setting]] = []
     refused: Counter[str] = Counter()
-    for settings in _products(layouts, gpus):
+    for sizes in product(gpus, *layouts.values()):
+        settings = dict(zip(("parallel.ranks", *layouts), sizes, strict=True))
         made = settings if is_dlrm else _spread(settings, kept, model)
         reason = made if isinstance(made, str) else _refusal(made, model, kept)
         if not reason and open_stages and isinstance(made, dict):
@@ -135,14 +136,6 @@ def _without(document: Mapping[str, Any], varied: Mapping[str, Any], m: Model) -
     base.pop("batch_per_rank", None)
     base["global_batch"] = m.global_batch
     return base
-
-
-def _products(
-    dimensions: Mapping[str, Sequence[Setting]], gpus: Sequence[int]
-) -> Iterator[dict[str, Setting]]:
-    for count in gpus:
-        for values in product(*dimensions.values()):
-            yield {"parallel.ranks": count, **dict(zip(dimensions, values, strict=True))}
 
 
 def _whole(value: Setting | None, default: int) -> int:

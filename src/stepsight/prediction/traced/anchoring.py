@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
+from stepsight.hardware.spec import ContentionSpec, GpuSpec
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, HostTimes, Kernel, Op, Sizing
 from stepsight.program.observation import (
@@ -145,7 +145,8 @@ def moved(job: ObservedJob, own: Platform, platform: Platform) -> tuple[Observed
     other_gpu = not same_gpu(own.spec.gpu, platform.spec.gpu)
     if other_gpu:
         job = _on_gpu(job, own.spec.gpu, platform.spec.gpu)
-    if not _same_links(own.spec, platform.spec):
+    here, there = own.spec, platform.spec
+    if (here.link, here.nic, here.gpus_per_node) != (there.link, there.nic, there.gpus_per_node):
         job = _without_measured_collectives(job, own, platform)
     # Measured times contain the contention between concurrent kernels already.
     spec = replace(platform.spec, contention=ContentionSpec())
@@ -198,10 +199,6 @@ def same_gpu(a: GpuSpec, b: GpuSpec) -> bool:
         "name", "sms", "clock_mhz", "memory_gbps", "peak_tflops", "l2_mb", "pcie_gbps", "power_w", "speed",
     )  # fmt: skip
     return all(getattr(a, f) == getattr(b, f) for f in figures)
-
-
-def _same_links(a: PlatformSpec, b: PlatformSpec) -> bool:
-    return (a.link, a.nic, a.gpus_per_node) == (b.link, b.nic, b.gpus_per_node)
 
 
 def _in_a_type_of(kernel: Kernel, gpu: GpuSpec) -> Kernel:

@@ -265,10 +265,6 @@ def _number(text: str, question: str) -> float:
     return number(text, f"--what-if {question}={text}", fix=QUESTIONS[question][0])
 
 
-def _count(text: str, question: str) -> int:
-    return whole(text, f"--what-if {question}={text}", most=limit("RANKS"))
-
-
 def _of_job(change: Callable[[ObservedJob, str], ObservedJob]) -> Answer:
     """A change of what the step does, wherever it runs."""
     return lambda step, value: replace(step, job=change(step.job, value))
@@ -292,7 +288,7 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
     "gpu": ("gpu=NAME: another GPU, with the links it usually has",
             lambda step, v: step.on(on_gpu(step.platform, v))),
     "ranks": ("ranks=N: N data-parallel ranks, with the batch per rank unchanged",
-              lambda step, v: _with_ranks(step, _count(v, "ranks"))),
+              lambda step, v: _with_ranks(step, whole(v, f"--what-if ranks={v}", most=limit("RANKS")))),
     "no-host": ("no-host: no host overhead, as with CUDA graphs", _of_job(lambda job, _: without_host(job))),
     "peers-on-time": ("peers-on-time: no rank waits for ranks that have no trace",
                       _of_job(lambda job, _: without_late_peers(job))),
