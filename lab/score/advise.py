@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,24 @@ from typing import Any
 import click
 import numpy as np
 
+from lab.datasets.captured_steps import MeasuredStep, read_steps
 from lab.datasets.folder import data_folder
 from lab.datasets.llm.case import Case
 from lab.datasets.llm.files import all_cases
+from lab.score.capture.steps import kept
+from lab.score.capture.topic import KEPT
 from lab.score.frame import show
+from stepsight.capturing.step import load_step
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
+from stepsight.prediction.changes import rewrites_of
 from stepsight.prediction.learn.response import ask
+from stepsight.prediction.predict import predict_captured
 from stepsight.score import CHOSEN, Figure, Score
 from stepsight.workload.files import parse_workload
 
 TOPIC = "advise"
+TIMM, CHANNELS_LAST = "timm_train_rtx3090", "channels_last"
 SETTINGS = {
     "recomputation": ("training.recompute", "training.recompute_modules", "training.recompute_layers"),
     "attention kernel": ("training.attention",),
@@ -49,6 +56,26 @@ class Pair:
     after: str
     measured: float
     predicted: float
+
+
+def layout_pairs(data: Path, keep: Path) -> Iterator[Pair]:
+    """Image models whose planes and pixels were both measured: the captured step of planes (those that are
+    kept) is rewritten as advise does. Steps count by image, since batches may differ."""
+    both: dict[tuple[str, ...], dict[bool, MeasuredStep]] = {}
+    for row in read_steps(data, (TIMM,)):
+        asked = {k: v for k, v in row.asked.items() if k not in ("channels_last", "batch", "params_m")}
+        key = (row.platform, row.torch, *sorted(map(repr, asked.items())))
+        both.setdefault(key, {})[bool(row.asked["channels_last"])] = row
+    for found in both.values():
+        if len(found) == 2 and kept(found[False], keep).is_file():
+            before, after = found[False], found[True]
+            step = replace(load_step(kept(before, keep)), torch=before.torch)
+            on = load_platform(before.platform)
+            made = next((r.step for r in rewrites_of(step) if r.name == CHANNELS_LAST), step)
+            predicted = predict_captured(made, on).step_us / predict_captured(step, on).step_us
+            measured = after.step_ms / after.batch / (before.step_ms / before.batch)
+            kind = "NHWC against NCHW"
+            yield Pair(kind, TIMM, before.name, after.name, math.log(measured), math.log(predicted))
 
 
 def pairs(data: Path) -> Iterator[Pair]:
@@ -113,7 +140,8 @@ def sign_right(found: Sequence[Pair]) -> tuple[int, int]:
 
 def scores(data: Path) -> list[Score]:
     """The lines of the scoreboard."""
-    return [line(name, found) for name, found in by_kind(list(pairs(data))).items()]
+    found = [*pairs(data), *layout_pairs(data, KEPT)]
+    return [line(name, members) for name, members in by_kind(found).items()]
 
 
 def line(name: str, found: Sequence[Pair]) -> Score:
@@ -131,9 +159,13 @@ def line(name: str, found: Sequence[Pair]) -> Score:
 
 @click.command(TOPIC, help="Single changes that published runs show before and after.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option(
+    "--steps", type=click.Path(path_type=Path), default=KEPT, show_default=True, help="Kept captured steps."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(data: Path | None, as_json: bool) -> None:
-    kinds = by_kind(list(pairs(data_folder(data))))
+def command(data: Path | None, steps: Path, as_json: bool) -> None:
+    folder = data_folder(data)
+    kinds = by_kind([*pairs(folder), *layout_pairs(folder, steps)])
     document = {}
     for name, members in kinds.items():
         right, clear = sign_right(members)

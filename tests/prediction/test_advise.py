@@ -118,6 +118,18 @@ def test_copies_around_convolutions_go_with_channels_last() -> None:
     assert job.programs[0].ops[0].kernels[0].dim("reordered") == 0
 
 
+def test_groups_by_pixel_get_the_kernels_that_the_steps_cudnn_has() -> None:
+    sizes = {"batch": 8, "c_in": 168, "c_out": 168, "h": 14, "w": 14, "kh": 3, "kw": 3}
+    conv = Kernel.of("conv_wgrad", "fp16", **sizes, groups=3, reordered=1)
+    step = captured(Op("aten::convolution_backward", kernels=(conv,)))
+    variants = []
+    for version in ("1.12", "2.6.0+cu124"):
+        job = rewritten(replace(step, torch=version), "channels_last")
+        assert job is not None
+        variants.append(job.programs[0].ops[0].kernels[0].kind.variant)
+    assert variants == ["grouped_direct", ""]
+
+
 def test_an_update_of_many_kernels_becomes_one() -> None:
     update = Op("Optimizer.step", kernels=tuple(_pointwise(1e4) for _ in range(8)), phase="optimizer")
     job = rewritten(captured(Op("aten::mm", kernels=(_gemm(),)), update), "fused optimizer")

@@ -16,8 +16,16 @@ from stepsight.capturing.step import ProgramRow, RankMemoryUse, Samples
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
 
+CUDNN_9 = 2, 4
+"""The first torch that is built with cuDNN 9."""
 _COMPILE = ("fused", "eager")
 _RANGES = {"mask_share": (0, 1), "distinct_share": (0, 1), "expert_balance": (1, inf), "zipf": (0, inf)}
+
+
+def older(torch: str, major: int, minor: int) -> bool:
+    """Whether a version of torch comes before this one; no version is today's."""
+    found = re.match(r"(\d+)\.(\d+)", torch)
+    return found is not None and (int(found[1]), int(found[2])) < (major, minor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Assumptions:
 
     def older_than(self, major: int, minor: int) -> bool:
         """Whether the job runs with a torch before this version."""
-        return bool(self.torch) and tuple(int(n) for n in self.torch.split(".")[:2]) < (major, minor)
+        return older(self.torch, major, minor)
 
     @classmethod
     def read(cls, assignments: Iterable[str]) -> Assumptions:

@@ -31,7 +31,7 @@ from stepsight.capturing.operators import (
 )
 from stepsight.capturing.program import Lowering, ProgramBuilder, families
 from stepsight.capturing.recorder import Recorder
-from stepsight.capturing.request import Answer, Assumptions, MessageGroup, Request
+from stepsight.capturing.request import CUDNN_9, Answer, Assumptions, MessageGroup, Request
 from stepsight.capturing.step import encode_program
 from stepsight.capturing.tensors import install_modules, install_tensors
 from stepsight.capturing.values import Values, install_checks, install_routing
@@ -117,7 +117,7 @@ class Session:
         self.captured = Answer(
             "captured", program=encode_program(program), groups=list(self.world.groups), messages=messages,
             memory=memory, guessed=dict(builder.guessed), assumed=dict(self.values.assumed), notes=notes,
-            torch=str(torch.__version__), samples=self.batches.samples(),
+            torch=self.assumptions.torch or str(torch.__version__), samples=self.batches.samples(),
         )  # fmt: skip
 
     def _notes(self) -> list[str]:
@@ -138,7 +138,7 @@ class Session:
         return Precision(
             bool(torch.backends.cuda.matmul.allow_tf32) and ampere,
             bool(torch.backends.cudnn.allow_tf32) and ampere,
-            8 if self.assumptions.older_than(2, 4) else 9,
+            8 if self.assumptions.older_than(*CUDNN_9) else 9,
             self.assumptions.older_than(2, 11),
         )
 

@@ -11,13 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from stepsight.capturing.request import CUDNN_9, older
 from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.kernels.families import PRODUCTS, category
 from stepsight.platform.load import USUAL_NODE
 from stepsight.prediction.traced.whatif import NO_HOST, one_pass, with_batch, with_bucket, without_host
+from stepsight.program.aten.images import DEPTHWISE, DEPTHWISE_CUDNN, lacks_tensor_cores
 from stepsight.program.job import COMPUTE, Job, Kernel, Op, RankProgram
 from stepsight.program.observation import ObservedJob
+from stepsight.program.variants import GROUPED_DIRECT, classify
 from stepsight.tables.sharders import SHARDERS
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload
@@ -262,16 +265,15 @@ def _elements(op: Op) -> float:
 
 
 def _channels_last(step: CapturedStep) -> Rewrite | None:
-    """Convolutions on tensor cores read images by pixel: without copies from and to planes of channels."""
+    """Convolutions on tensor cores read images by pixel: without copies from and to planes of channels, and
+    with the kernels that the step's cuDNN has for groups by pixel."""
+    old = older(step.torch, *CUDNN_9)
     count = 0
 
     def changed(op: Op) -> Op:
         nonlocal count
-        copied = [k.dim("reordered", 0.0) > 0 for k in op.kernels]
-        if not any(copied):
-            return op
-        count += sum(copied)
-        return replace(op, kernels=tuple(_in_place(k) for k in op.kernels))
+        count += sum(k.dim("reordered", 0.0) > 0 for k in op.kernels)
+        return replace(op, kernels=tuple(_by_pixel(k, old=old) for k in op.kernels))
 
     job = _each(step.job, changed)
     code = "model.to(memory_format=torch.channels_last), and the images as well"
@@ -279,8 +281,16 @@ def _channels_last(step: CapturedStep) -> Rewrite | None:
     return Rewrite("channels_last", code, replace(step, job=job), done) if count else None
 
 
-def _in_place(kernel: Kernel) -> Kernel:
-    return replace(kernel, dims=tuple((n, 0.0 if n == "reordered" else v) for n, v in kernel.dims))
+def _by_pixel(kernel: Kernel, *, old: bool) -> Kernel:
+    if kernel.operator == DEPTHWISE:  # torch's own kernels are for planes
+        return replace(kernel, operator=DEPTHWISE_CUDNN, kind=classify(kernel.family, DEPTHWISE_CUDNN))
+    if not kernel.dim("reordered", 0.0):
+        return kernel
+    made = replace(kernel, dims=tuple((n, 0.0 if n == "reordered" else v) for n, v in kernel.dims))
+    sizes = [int(kernel.dim(name, 1.0)) for name in ("c_in", "c_out", "groups", "stride")]
+    if not old or kernel.family == "conv" or sizes[2] == 1 or not lacks_tensor_cores(*sizes):
+        return made
+    return replace(made, operator=GROUPED_DIRECT, kind=classify(kernel.family, GROUPED_DIRECT))
 
 
 def _fused_optimizer(step: CapturedStep) -> Rewrite | None:

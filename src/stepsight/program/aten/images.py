@@ -16,6 +16,8 @@ from stepsight.program.aten.movement import pointwise_kernel
 from stepsight.program.job import Kernel
 from stepsight.program.variants import GROUPED_DIRECT
 
+DEPTHWISE, DEPTHWISE_CUDNN = "depthwise", "depthwise_cudnn"
+"""What kernels of one input channel a group are called: torch's own, and cuDNN's."""
 LEAST_CHANNELS = 32
 FILTERS = (1, 3, 5)
 LEAST_WIDTH = 7
@@ -34,7 +36,7 @@ class ConvBackend:
         """What kernels are called, so that models know whose they are."""
         if not self.depthwise:
             return ""
-        return "depthwise_cudnn" if self.cudnn else "depthwise"
+        return DEPTHWISE_CUDNN if self.cudnn else DEPTHWISE
 
     @property
     def reorders(self) -> bool:
