@@ -127,15 +127,8 @@ class Batches:
 
 
 _ANNOTATIONS = (
-    "Python",
-    "DistributedDataParallel",
-    "FSDP",
-    "ProfilerStep",
-    "##",
-    "nccl:",
-    "PyTorch",
-    "FullyShard",
-)
+    "Python", "DistributedDataParallel", "FSDP", "ProfilerStep", "##", "nccl:", "PyTorch", "FullyShard",
+)  # fmt: skip
 """Ranges that frameworks put around operators; a profile's operators are the ones inside."""
 OPTIMIZER = "Optimizer."
 
@@ -165,9 +158,7 @@ class HostProfile:
         by_thread: dict[int, list[tuple[int, int, str, bool]]] = {}
         for event in events:
             name = event.name()
-            annotation = name.startswith(_ANNOTATIONS) or (
-                hasattr(event, "is_user_annotation") and event.is_user_annotation()
-            )
+            annotation = name.startswith(_ANNOTATIONS) or event.is_user_annotation()
             transparent = annotation and not name.startswith((OPTIMIZER, MARK))
             by_thread.setdefault(event.start_thread_id(), []).append(
                 (event.start_ns(), -event.duration_ns(), name, transparent)

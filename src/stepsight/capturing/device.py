@@ -277,12 +277,10 @@ def _install_quiet(count: int) -> None:
 def _install_accelerator(count: int) -> None:
     torch._C._get_accelerator = lambda *_: torch.device("cuda")
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is not None:
-        _set(
-            accelerator, is_available=lambda: True, device_count=lambda: count,
-            current_accelerator=lambda *_, **__: torch.device("cuda"), synchronize=synchronize,
-            current_device_index=lambda: 0, current_device_idx=lambda: 0, set_device_index=lambda *_: None,
-            set_device_idx=lambda *_: None, current_stream=current_stream,
-            set_stream=set_stream,
-        )  # fmt: skip
+    _set(
+        torch.accelerator, is_available=lambda: True, device_count=lambda: count,
+        current_accelerator=lambda *_, **__: torch.device("cuda"), synchronize=synchronize,
+        current_device_index=lambda: 0, current_device_idx=lambda: 0, set_device_index=lambda *_: None,
+        set_device_idx=lambda *_: None, current_stream=current_stream,
+        set_stream=set_stream,
+    )  # fmt: skip

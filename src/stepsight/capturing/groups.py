@@ -94,15 +94,10 @@ def _install_creation(world: World) -> None:
 
 def _install_mesh(new_group: Any) -> None:
     """Device meshes make their groups through names that they imported before."""
-    try:
-        import torch.distributed.device_mesh as mesh
-    except ImportError:
-        return
-    for name, value in (("new_group", new_group), ("get_backend", dist.get_backend)):
-        if hasattr(mesh, name):
-            setattr(mesh, name, value)
-    if hasattr(mesh, "init_process_group"):
-        mesh.init_process_group = dist.init_process_group
+    import torch.distributed.device_mesh as mesh
+
+    mesh.new_group, mesh.get_backend = new_group, dist.get_backend
+    mesh.init_process_group = dist.init_process_group
 
 
 def _install_objects(world: World, exchange: Exchange) -> None:
@@ -161,10 +156,8 @@ def _install_ddp() -> None:
 
 def _install_fsdp1() -> None:
     """The first FSDP compares the device it is given with the parameters', which is cuda:0 on every rank."""
-    try:
-        import torch.distributed.fsdp._init_utils as fsdp
-    except ImportError:
-        return
+    import torch.distributed.fsdp._init_utils as fsdp
+
     named = fsdp._get_device_from_device_id
 
     def device(*args: Any, **kwargs: Any) -> Any:
@@ -175,10 +168,7 @@ def _install_fsdp1() -> None:
 
 def _install_random() -> None:
     """DTensor offsets the GPU's random state by shard; there is none here, and no number is ever drawn."""
-    try:
-        from torch.distributed.tensor import _random as random
-    except ImportError:
-        return
+    from torch.distributed.tensor import _random as random
 
     class Tracker(random._RNGStateTracker):  # type: ignore[misc]
         def __init__(self, *_: Any, **__: Any) -> None:

@@ -271,9 +271,8 @@ def batch_messages(operations: Sequence[Any]) -> list[RecordedWork]:
     try:
         for one in operations:
             group = one.group or c10d._get_default_group()
-            peer = one.group_peer if hasattr(one, "group_peer") else group_ranks(group).index(one.peer)
-            sends = one.op in (dist.isend, c10d.isend)
-            (group.send if sends else group.recv)([one.tensor], peer, one.tag)
+            send = one.op in (dist.isend, c10d.isend)
+            (group.send if send else group.recv)([one.tensor], one.group_peer, one.tag)
         batch = RecordingGroup.batch
     finally:
         RecordingGroup.batch = None

@@ -186,12 +186,8 @@ def _captured_in_process(request: Request, rank: int) -> Answer:
         asked = msgspec.structs.replace(request, rank=rank, answer=str(answer), parent=os.getpid())
         question = Path(folder) / "request.json"
         question.write_bytes(msgspec.json.encode(asked))
-        environment = {
-            **os.environ,
-            "KINETO_LOG_LEVEL": "99",
-            "TOKENIZERS_PARALLELISM": "false",
-            "PYTORCH_JIT": "0",
-        }
+        quiet = {"KINETO_LOG_LEVEL": "99", "TOKENIZERS_PARALLELISM": "false", "PYTORCH_JIT": "0"}
+        environment = {**os.environ, **quiet}
         package = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(
             part for part in (package, os.environ.get("PYTHONPATH", "")) if part
