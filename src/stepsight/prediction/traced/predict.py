@@ -28,7 +28,7 @@ from stepsight.prediction.traced.anchoring import (
     same_gpu,
     with_kept_delays,
 )
-from stepsight.program.job import Collective
+from stepsight.program.job import Collective, Sizing
 from stepsight.program.observation import ObservedJob, of_collective
 from stepsight.simulate.price import REPLAYABLE, estimate_collective
 from stepsight.simulate.timeline import STEADY_STEPS, simulate
@@ -163,10 +163,10 @@ def traced_step(
             f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
             + _late_peers_note(job)
         )
-    if timed_by is not None:
+    if basis is Basis.MODELS:
         if run.steps == 1 and len(run.ranks) == 1:
             notes.append("one step of one rank: host times are that step's own")
-        notes += caveats(run, step, timed_by)
+        notes += caveats(run, step)
     notes += [*cut_off(run), *(w for w in run.warnings if "stand-ins" not in w)]
     measured_us = measured_step_us(run)
     spread = _host_spread(run) if basis is Basis.MODELS else 0.0
@@ -352,14 +352,16 @@ def _late_peers_note(job: ObservedJob) -> str:
     )
 
 
-def caveats(run: TraceRun, step: int, timed_by: TimedBy) -> list[str]:
+def caveats(run: TraceRun, step: int) -> list[str]:
     """Notes on one step of a run, for whoever reads its prediction by the models."""
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     notes = []
-    unsized = timed_by.guessed_sizes + timed_by.trace
-    if unsized > MUCH_UNSIZED:
+    counted, kept = (max(shares) for shares in zip(*map(_unrecorded, programs.values()), strict=True))
+    if counted + kept > MUCH_UNSIZED:
         notes.append(
-            f"{100 * unsized:.0f} % of the GPU time has no recorded sizes: record with record_shapes=True"
+            f"{100 * (counted + kept):.0f} % of the GPU time has no recorded sizes (record with"
+            f" record_shapes=True): {100 * counted:.0f} % is counted by launch grids,"
+            f" {100 * kept:.0f} % keeps the trace's times, which no model predicts"
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
@@ -376,6 +378,20 @@ def caveats(run: TraceRun, step: int, timed_by: TimedBy) -> list[str]:
             " trace's times, waiting included"
         )
     return notes
+
+
+def _unrecorded(program: StepProgram) -> tuple[float, float]:
+    """Shares of the GPU time whose sizes launch grids count, and whose sizes nothing states."""
+    total = counted = kept = 0.0
+    for traced in program.ops:
+        for i, seen in enumerate(traced.seen):
+            time_us = seen.measured_us or 0.0
+            total += time_us
+            if seen.opaque:
+                kept += time_us
+            elif i < len(traced.op.kernels) and traced.op.kernels[i].sizing is Sizing.COUNTED:
+                counted += time_us
+    return (counted / total, kept / total) if total else (0.0, 0.0)
 
 
 def cut_off(run: TraceRun) -> list[str]:
