@@ -195,10 +195,8 @@ def _right(found: Sequence[Fault]) -> tuple[int, int]:
 
 
 def _line(name: str, value: float, bar: float, used: str) -> Score:
-    return Score(
-        TOPIC, name, FAULTS, 0.0, 0.0, used, f"≥ {bar:.0%}", value >= bar, exposure=BLIND,
-        figure=Figure("share", value, "more"),
-    )  # fmt: skip
+    figure = Figure("share", value, "more")
+    return Score.reading(TOPIC, name, FAULTS, figure, used, bar=bar, exposure=BLIND)
 
 
 @click.command(TOPIC, help="Synthetic faults: the true cause among the first two suspects.")

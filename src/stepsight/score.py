@@ -96,9 +96,12 @@ class Score:
     @classmethod
     def reading(
         cls, topic: str, name: str, rows: int, figure: Figure, rows_used: str, *, exposure: str,
-        target: str = "", met: bool | None = None, note: str = "", kind: str = "",
+        bar: float | None = None, target: str = "", met: bool | None = None, note: str = "", kind: str = "",
     ) -> Score:  # fmt: skip
-        """A line that reads a figure of its own instead of errors."""
+        """A line that reads a figure of its own instead of errors; ``bar``: at least or at most that."""
+        if bar is not None:
+            sign, met = ("≥", figure.value >= bar) if figure.better == "more" else ("≤", figure.value <= bar)
+            target = f"{sign} {bar:.0%}" if figure.is_share else f"{sign} {bar:g}"
         return cls(
             topic, name, rows, None, None, rows_used, target, met, note, exposure=exposure, kind=kind,
             figure=figure,

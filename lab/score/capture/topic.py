@@ -115,8 +115,7 @@ def _file(file: str, own: Sequence[ScoredStep]) -> Iterator[Score]:
         yield Score.reading(
             TOPIC, f"{file}: what fits", len(labels), Figure("right", share, "more"),
             "batches that ran, and the next larger ones that failed", exposure=CHOSEN,
-            target=f"right ≥ {bars.fits_right:.0%}" if bars.fits_right else "",
-            met=share >= bars.fits_right if bars.fits_right else None,
+            bar=bars.fits_right or None,
         )  # fmt: skip
 
 

@@ -147,9 +147,7 @@ def _share(
     bar: float | None, kind: str = "",
 ) -> Score:  # fmt: skip
     missing = float(1 - times[kernels & modelled].sum() / times[kernels].sum())
-    target, met = ("", None) if bar is None else (f"≤ {bar:.1%}", missing <= bar)
     return Score.reading(
         TOPIC, name, int(kernels.sum()), Figure("without a model", missing),
-        "all kernels but collectives, GPUs that are named", target=target, met=met, exposure=CHOSEN,
-        kind=kind,
+        "all kernels but collectives, GPUs that are named", bar=bar, exposure=CHOSEN, kind=kind,
     )  # fmt: skip

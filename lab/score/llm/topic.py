@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import click
 import msgspec
@@ -96,12 +97,10 @@ def lines_of(s: FileScore) -> list[Score]:
             )
         )  # fmt: skip
     if s.fits_right is not None:
-        least = s.bars.get("fits_right")
         lines.append(
             Score.reading(
                 TOPIC, f"{s.file}: fits or not", s.fits_rows, Figure("right", s.fits_right, "more"),
-                "rows that ran or ran out of memory", target="" if least is None else f"≥ {least:.0%}",
-                met=None if least is None else s.fits_right >= least, exposure=exposure,
+                "rows that ran or ran out of memory", bar=s.bars.get("fits_right"), exposure=exposure,
             )
         )  # fmt: skip
     lines += _calibration(s, exposure)
@@ -121,21 +120,16 @@ def lines_of(s: FileScore) -> list[Score]:
 
 def _calibration(s: FileScore, exposure: str) -> list[Score]:
     """Whether chances to fit are right, for files with runs that ran out of memory."""
-    lines = []
-    if s.likely_ran is not None and s.crashes:
-        met = s.likely_ran >= LIKELY_RAN if s.likely_rows >= ENOUGH_ROWS else None
-        figure, target = Figure("ran", s.likely_ran, "more"), f"≥ {LIKELY_RAN:.0%}"
-        lines.append(("80 % or more", s.likely_rows, figure, target, met))
-    if s.unlikely_ran is not None and s.crashes:
-        met = s.unlikely_ran <= UNLIKELY_RAN if s.unlikely_rows >= ENOUGH_ROWS else None
-        figure, target = Figure("ran", s.unlikely_ran), f"≤ {UNLIKELY_RAN:.0%}"
-        lines.append(("20 % or less", s.unlikely_rows, figure, target, met))
+    parts: tuple[tuple[str, int, float | None, Literal["less", "more"], float], ...] = (
+        ("80 % or more", s.likely_rows, s.likely_ran, "more", LIKELY_RAN),
+        ("20 % or less", s.unlikely_rows, s.unlikely_ran, "less", UNLIKELY_RAN),
+    )
     return [
         Score.reading(
-            TOPIC, f"{s.file}: given {what} to fit", rows, figure, "rows that ran or ran out of memory",
-            target=target if met is not None else "", met=met, exposure=exposure,
+            TOPIC, f"{s.file}: given {what} to fit", rows, Figure("ran", ran, better),
+            "rows that ran or ran out of memory", bar=bar if rows >= ENOUGH_ROWS else None, exposure=exposure,
         )
-        for what, rows, figure, target, met in lines
+        for what, rows, ran, better, bar in parts if ran is not None and s.crashes
     ]  # fmt: skip
 
 

@@ -91,9 +91,7 @@ def bars(s: Summary) -> list[Score]:
     )
     return [
         Score.reading(
-            "sharding", name, s.tasks, figure, "tasks whose sharders differ", exposure=BLIND,
-            target=f"{'≥' if figure.better == 'more' else '≤'} {bar:.0%}",
-            met=figure.value >= bar if figure.better == "more" else figure.value <= bar,
+            "sharding", name, s.tasks, figure, "tasks whose sharders differ", bar=bar, exposure=BLIND
         )
         for name, figure, bar in parts
     ]  # fmt: skip

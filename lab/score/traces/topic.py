@@ -169,8 +169,7 @@ def board(found: Sequence[RunRow]) -> list[Score]:
     lines.append(
         Score.reading(
             TOPIC, "anchored on its own GPU, the worst run", len(used), Figure("worst error", worst),
-            "scaled to the usual step", target=f"≤ {REPLAY_TARGET:.0%}", met=worst <= REPLAY_TARGET,
-            exposure=FIT,
+            "scaled to the usual step", bar=REPLAY_TARGET, exposure=FIT,
         )
     )  # fmt: skip
     single = [r for r in scored if r.set == SINGLE]
@@ -250,8 +249,4 @@ def _asked(
     name: str, figure: Figure, count: int, target: float, note: str = "worst run", kind: str = ""
 ) -> Score:
     """A figure that is to be high; nothing of it is fitted."""
-    asked = f"≥ {target:.0%}" if figure.is_share else f"≥ {target:g}"
-    return Score.reading(
-        TOPIC, name, count, figure, "", target=asked, met=figure.value >= target, note=note, exposure=CHOSEN,
-        kind=kind,
-    )  # fmt: skip
+    return Score.reading(TOPIC, name, count, figure, "", bar=target, note=note, exposure=CHOSEN, kind=kind)

@@ -55,8 +55,7 @@ def lines_of(f: FileRegret) -> list[Score]:
     )
     return [
         Score.reading(
-            TOPIC, name, f.groups, Figure(what, value), "groups", target=f"≤ {bar:.0%}", met=value <= bar,
-            note=note, exposure=FIT,
+            TOPIC, name, f.groups, Figure(what, value), "groups", bar=bar, note=note, exposure=FIT
         )
         for name, what, value, bar, note in parts
     ]  # fmt: skip

@@ -19,12 +19,12 @@ from stepsight.kernels.families import thread_blocks, tiled_pairs
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.stream_memory import SLOW_MEMORY, cache_speed
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 HEAD_SIZES = np.array([32.0, 64.0, 96.0, 128.0, 160.0, 192.0, 224.0, 256.0])
 """Head sizes the kernel is compiled for; others are padded to the next."""
 
-MMA_SHARE = _CONSTANTS.by_name("MMA_SHARE")
+MMA_SHARE = C.by_name("MMA_SHARE")
 WORKING_BYTES = 10.0
 """What the kernels before and after the backward hold per element at a time: the output and its gradient in
 half precision, the gradient of the queries in fp32 and in half."""

@@ -10,7 +10,7 @@ from stepsight.constants import area
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 HBM_SMS = {"pascal": (56,), "ampere": (108, 56), "blackwell": (148, 152, 160)}
 """Multiprocessors of the boards with HBM in generations that have both kinds of memory (data sheets):
@@ -72,7 +72,7 @@ SYNCHRONOUS = frozenset({"volta", "turing", "ampere", "ada", "blackwell"})
 with GDDR memory."""
 RATE_OF_A100: Mapping[str, float] = {"fp16": 2048.0, "bf16": 2048.0, "tf32": 1024.0, "fp8": 4096.0}
 """FLOPs per multiprocessor and clock (A100 whitepaper); fp8, which it lacks, by the ratio of later boards."""
-FEEDING = _CONSTANTS.number("FEEDING")
+FEEDING = C.number("FEEDING")
 
 
 def feeding_share(spec: GpuSpec, dtype: str) -> float:

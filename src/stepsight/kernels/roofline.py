@@ -12,11 +12,11 @@ from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 
-_CONSTANTS = area("kernels")
+C = area("kernels")
 
 BoolArray = np.typing.NDArray[np.bool_]
 
-KERNEL_FLOOR_US = _CONSTANTS.number("KERNEL_FLOOR_US")
+KERNEL_FLOOR_US = C.number("KERNEL_FLOOR_US")
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,28 +232,25 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _text_tables(path: Path) -> tuple[TableStream, ...]:
+    parts: list[list[IntArray]] = []
     try:
-        return _read_text_tables(path)
+        with _open_text(path) as file:
+            first = file.readline()
+            delimiter = "\t" if "\t" in first else ","
+            columns = first.rstrip("\r\n").split(delimiter)
+            skip = _CRITEO_DENSE if len(columns) == _CRITEO_COLUMNS else 0
+            if not _is_header(columns):
+                file.seek(0)
+            parts = [[] for _ in columns[skip:]]
+            rows = csv.reader(file, delimiter=delimiter)
+            line = 1
+            while lines := list(islice(rows, _LINES)):
+                where = f"{path}, lines {line}–{line + len(lines) - 1}"
+                for i, column in enumerate(list(zip(*lines, strict=False))[skip:]):
+                    parts[i].append(_labels(column, f"{where}, column {skip + i + 1}"))
+                line += len(lines)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(path), f"cannot be read ({error})", "give plain or gzipped UTF-8 text") from None
-
-
-def _read_text_tables(path: Path) -> tuple[TableStream, ...]:
-    with _open_text(path) as file:
-        first = file.readline()
-        delimiter = "\t" if "\t" in first else ","
-        columns = first.rstrip("\r\n").split(delimiter)
-        skip = _CRITEO_DENSE if len(columns) == _CRITEO_COLUMNS else 0
-        if not _is_header(columns):
-            file.seek(0)
-        parts: list[list[IntArray]] = [[] for _ in columns[skip:]]
-        rows = csv.reader(file, delimiter=delimiter)
-        line = 1
-        while lines := list(islice(rows, _LINES)):
-            where = f"{path}, lines {line}–{line + len(lines) - 1}"
-            for i, column in enumerate(list(zip(*lines, strict=False))[skip:]):
-                parts[i].append(_labels(column, f"{where}, column {skip + i + 1}"))
-            line += len(lines)
     return tuple(TableStream(np.concatenate([np.zeros(0, dtype=np.int64), *p]), labels=True) for p in parts)
 
 
