@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from lab.fit.commands.group import command as fit
+from lab.fit.command import command as fit
 from lab.score.command import command as score
 from lab.score.gate import command as gate
 from stepsight.errors import StepsightError

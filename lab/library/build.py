@@ -258,7 +258,7 @@ def card(name: str, configs: Path | None = None) -> Card:
     known = _cards()
     prefix = next((p for p in PREFIXES if name.lower().startswith(p)), "")
     bare = name[len(prefix) :]
-    found = known.get(name) or _alike(name, known) or _alike(bare, known)
+    found = known.get(name) or _same_name(name, known) or _same_name(bare, known)
     if found is not None and (not prefix or found.library == PREFIXES[prefix]):
         return found
     if prefix in ("", "hf_"):
@@ -287,7 +287,7 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name)
 
 
-def _alike(name: str, known: Mapping[str, Card]) -> Card | None:
+def _same_name(name: str, known: Mapping[str, Card]) -> Card | None:
     wanted = plain(name)
     return next((c for key, c in known.items() if plain(key) == wanted), None)
 

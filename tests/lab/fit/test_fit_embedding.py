@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lab.fit.commands.embedding import command
+from lab.fit.embedding.command import command
 from stepsight.kernels.embedding.gpu import SHIPPED
 
 pytestmark = pytest.mark.data

@@ -19,13 +19,14 @@ from lab.fit.embedding.gpu import (
     predict_left_out,
     predict_with,
 )
+from lab.fit.embedding.points import measured_kernels
+from stepsight.documents import to_json, write_whole
 from stepsight.kernels.embedding.gpu import SHIPPED
+from stepsight.score import gmae
 
 
 def fitted_record(points: Sequence[MeasuredKernel]) -> dict[str, Any]:
     """The record that ships: fitted coefficients, and how every source fares with and without itself."""
-    from stepsight.score import gmae
-
     coefficients = fit_coefficients(points)
     inside, outside = predict_with(coefficients, points), predict_left_out(points)
     measured = np.array([p.time_us for p in points])
@@ -48,9 +49,6 @@ def fitted_record(points: Sequence[MeasuredKernel]) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(data: Path | None, out: Path, as_json: bool) -> None:
     """Fit the lookup model's coefficients for GPUs and print their error by source."""
-    from lab.fit.embedding.points import measured_kernels
-    from stepsight.documents import to_json, write_whole
-
     record = fitted_record(measured_kernels(data_folder(data)))
     write_whole(out, to_json(record) + "\n")
     if as_json:

@@ -8,20 +8,11 @@ import click
 
 SUBCOMMANDS = {
     "kernels": ("lab.fit.kernels.recipes", "Kernel models, from the measured kernel tables."),
-    "embedding": ("lab.fit.commands.embedding", "Lookups on GPUs."),
-    "collectives": (
-        "lab.fit.collectives.catalogue",
-        "Collective curves, from nccl-tests style tables.",
-    ),
-    "overheads": (
-        "lab.fit.overheads.shipped",
-        "Host overheads, from studies and traces.",
-    ),
+    "embedding": ("lab.fit.embedding.command", "Lookups on GPUs."),
+    "collectives": ("lab.fit.collectives.catalogue", "Collective curves, from nccl-tests style tables."),
+    "overheads": ("lab.fit.overheads.shipped", "Host overheads, from studies and traces."),
     "traces": ("lab.fit.traces.fit", "Constants of trace predictions."),
-    "anchoring": (
-        "lab.fit.anchoring",
-        "Exponents of anchoring, on operators of several GPUs.",
-    ),
+    "anchoring": ("lab.fit.anchoring", "Exponents of anchoring, on operators of several GPUs."),
 }
 """Subcommand → module that holds it as ``command``, and its help line. Loaded when called."""
 
