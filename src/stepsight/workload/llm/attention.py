@@ -121,29 +121,32 @@ def core(c: LanguageConfig) -> ForwardBackward:
         heads = round(heads * (m.latent.nope_dim + m.latent.rope_dim + m.latent.v_dim) / 2 / dim)
         kv_heads = heads
     batch, length = c.micro_batch * c.sequence // c.attended, c.attended
+    own = length // parts
+
+    def flash(q: int, kv: int, *, causal: bool, window: int = 0) -> ForwardBackward:
+        return ops.flash(
+            s.dtype, s.attention, batch, heads, kv_heads, q, kv, dim, causal=causal, window=window
+        )
+
     if m.window and m.window < length:
         full = m.unwindowed_layers / m.layers
         windowed = m.window - m.window**2 / (2 * length)  # the first tokens see fewer
         seen = int(windowed + full * (length / 2 - windowed))
         if parts > 1:
-            own = length // parts
-            return ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, seen, dim, causal=False)
+            return flash(own, seen, causal=False)
         mean = max(1, round(length * (1 - math.sqrt(1 - 2 * seen / length))))  # of all layers' windows
-        return ops.flash(
-            s.dtype, s.attention, batch, heads, kv_heads, length, length, dim, causal=True, window=mean
-        )
+        return flash(length, length, causal=True, window=mean)
     if s.attention in ("eager", "fused"):
         return ops.plain_attention(
-            s.dtype, batch, heads, length // parts, length, dim, s.dropout, fused=s.attention == "fused",
+            s.dtype, batch, heads, own, length, dim, s.dropout, fused=s.attention == "fused",
             product=s.wide_product,
         )  # fmt: skip
-    own = length // parts
-    both = ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, own, dim, causal=m.causal)
+    both = flash(own, own, causal=m.causal)
+    # Each further step sees half of another rank's keys; all of them where not causal, and on the last rank
+    # where parts of the sequence lie one after the other.
+    seen = own // 2 if m.causal and c.layout.context_balanced else own
     for _ in range(parts - 1):
-        # Each step sees half of another rank's keys; all of them where not causal, and on the last rank where
-        # parts of the sequence lie one after the other.
-        seen = own // 2 if m.causal and c.layout.context_balanced else own
-        both += ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, seen, dim, causal=False)
+        both += flash(own, seen, causal=False)
     return both
 
 

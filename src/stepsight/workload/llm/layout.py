@@ -103,9 +103,7 @@ class Layout:
         return self.pipeline * self.virtual_stages
 
     def size(self, axis: str) -> int:
-        return {"tensor": self.tensor, "context": self.context, "data": self.data, "pipeline": self.pipeline}[
-            axis
-        ]
+        return int(getattr(self, axis))
 
     def stride(self, axis: str) -> int:
         """Ranks between two neighbours on an axis."""

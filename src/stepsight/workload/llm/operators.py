@@ -28,14 +28,13 @@ class ForwardBackward:
 
 def stream(name: str, dtype: str, elements: float, reads: float, writes: float) -> Kernel:
     """An element-wise kernel that reads and writes this many bytes an element."""
-    return Kernel.of(
-        "elementwise",
-        dtype,
-        operator=name,
-        elements=elements,
-        read_bytes=reads * elements,
-        write_bytes=writes * elements,
-    )
+    return Kernel.of("elementwise", dtype, operator=name, elements=elements, read_bytes=reads * elements,
+                     write_bytes=writes * elements)  # fmt: skip
+
+
+def streams(dtype: str, elements: float, *passes: tuple[str, float, float]) -> list[Kernel]:
+    """Element-wise kernels one after the other: the name of each, and its bytes an element."""
+    return [stream(name, dtype, elements, reads, writes) for name, reads, writes in passes]
 
 
 def linear(
@@ -179,19 +178,11 @@ def plain_attention(
         )
     else:
         rows = float(stack) * q
+        mask, widen = stream("masked_fill", dtype, n, e + 1, e), stream("cast", "fp32", n, e, 4)
+        narrow = stream("cast", dtype, n, 4, e)
         both += ForwardBackward(
-            [
-                stream("masked_fill", dtype, n, e + 1, e),
-                stream("cast", "fp32", n, e, 4),
-                Kernel.of("softmax", "fp32", rows=rows, cols=kv),
-                stream("cast", dtype, n, 4, e),
-            ],
-            [
-                stream("cast", "fp32", n, e, 4),
-                Kernel.of("softmax_backward", "fp32", rows=rows, cols=kv),
-                stream("cast", dtype, n, 4, e),
-                stream("masked_fill", dtype, n, e + 1, e),
-            ],
+            [mask, widen, Kernel.of("softmax", "fp32", rows=rows, cols=kv), narrow],
+            [widen, Kernel.of("softmax_backward", "fp32", rows=rows, cols=kv), narrow, mask],
             (4 + e) * n,
         )
     if dropout:
@@ -228,16 +219,10 @@ def activation(
             [stream("swiglu_backward", dtype, n, 3 * e, 2 * e)],
             3 * e * n,
         )
-    return ForwardBackward(
-        [stream("silu", dtype, n, e, e), stream("mul", dtype, n, 2 * e, e)],
-        [
-            stream("mul", dtype, n, 2 * e, e),
-            stream("mul", dtype, n, 2 * e, e),
-            stream("silu_backward", dtype, n, 2 * e, e),
-            stream("cat", dtype, 2 * n, e, e),
-        ],
-        4 * e * n,
-    )
+    mul = ("mul", 2 * e, e)
+    back = streams(dtype, n, mul, mul, ("silu_backward", 2 * e, e))
+    back.append(stream("cat", dtype, 2 * n, e, e))
+    return ForwardBackward(streams(dtype, n, ("silu", e, e), mul), back, 4 * e * n)
 
 
 def tanh_gelu(dtype: str, elements: float, *, wide: bool) -> ForwardBackward:
@@ -250,28 +235,17 @@ def tanh_gelu(dtype: str, elements: float, *, wide: bool) -> ForwardBackward:
     e = dtype_bytes(dtype)
     w, kind = (4, "fp32") if wide else (e, dtype)
 
-    def one(name: str, reads: float, writes: float) -> Kernel:
-        return stream(name, kind, elements, reads, writes)
-
     forward = [
-        *([one("cast", e, 4)] if wide else []),
+        *streams(kind, elements, *([("cast", e, 4)] if wide else [])),
         stream("mul", dtype, elements, e, e),
-        one("pow", w, w),
-        one("mul", w, w),
-        one("add", e + w, w),
-        one("mul", w, w),
-        one("tanh", w, w),
-        one("add", w, w),
-        one("mul", e + w, w),
-    ]
-    backward = [
-        *[one("mul", 2 * w, w)] * 2,
-        one("tanh_backward", 2 * w, w),
-        *[one("mul", w, w)] * 3,
-        one("pow", w, w),
-        *[one("mul", 2 * w, w)] * 2,
-        *[one("add", 2 * w, w)] * 2,
-    ]
+        *streams(kind, elements, ("pow", w, w), ("mul", w, w), ("add", e + w, w), ("mul", w, w),
+                 ("tanh", w, w), ("add", w, w), ("mul", e + w, w)),
+    ]  # fmt: skip
+    product, scale, total = ("mul", 2 * w, w), ("mul", w, w), ("add", 2 * w, w)
+    backward = streams(
+        kind, elements, product, product, ("tanh_backward", 2 * w, w), scale, scale, scale, ("pow", w, w),
+        product, product, total, total,
+    )  # fmt: skip
     return ForwardBackward(forward, backward, (2 * e + (2 * w if wide else 0)) * elements)
 
 
@@ -307,25 +281,15 @@ def loss(dtype: str, tokens: float, vocab: float, *, fused: bool, split: bool) -
     wide = [stream("cast", "fp32", n, e, 4)]
     narrow = [stream("cast", dtype, n, 4, e)]
     if split:
-        forward = [
-            *wide,
-            rows("max"),
-            stream("sub", "fp32", n, 4, 4),
-            stream("exp", "fp32", n, 4, 4),
-            rows("sum"),
-            stream("div", "fp32", n, 4, 4),
-        ]
+        sub, exp, div = streams("fp32", n, ("sub", 4, 4), ("exp", 4, 4), ("div", 4, 4))
+        forward = [*wide, rows("max"), sub, exp, rows("sum"), div]
         return ForwardBackward(forward, [stream("mul", "fp32", n, 4, 4), *narrow], (e + 4) * n)
-    forward = [
-        *wide,
-        Kernel.of("softmax", "fp32", rows=tokens, cols=vocab),
-        Kernel.of("nll_loss", "fp32", rows=tokens, cols=vocab),
-    ]
-    backward = [
-        Kernel.of("nll_loss_backward", "fp32", rows=tokens, cols=vocab),
-        Kernel.of("softmax_backward", "fp32", rows=tokens, cols=vocab),
-        *narrow,
-    ]
+
+    def by_class(family: str) -> Kernel:
+        return Kernel.of(family, "fp32", rows=tokens, cols=vocab)
+
+    forward = [*wide, by_class("softmax"), by_class("nll_loss")]
+    backward = [by_class("nll_loss_backward"), by_class("softmax_backward"), *narrow]
     return ForwardBackward(forward, backward, 4 * n)  # ln of the probabilities
 
 

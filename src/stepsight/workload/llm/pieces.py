@@ -11,7 +11,7 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Message, Pass
+from stepsight.workload.llm.block import Message, Pass, norm, shared_over
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.layer import LayerWork, accumulate, as_one_layer_sees, layer_work
 from stepsight.workload.llm.operators import ForwardBackward
@@ -65,9 +65,8 @@ def head_work(c: LanguageConfig) -> LayerWork:
 def _head_work(c: LanguageConfig) -> LayerWork:
     m, t, f, dtype = c.model, c.layout.tensor, c.framework, c.training.dtype
     e, n = dtype_bytes(dtype), float(c.tokens)
-    rows = n / (t if c.layout.sequence_parallel else 1)
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
-    both.kept_bytes += e * rows * m.hidden
+    both = norm(c, dtype)
+    both.kept_bytes += e * n / shared_over(c) * m.hidden
     seen = float(c.micro_batch) if m.patches else n * c.training.loss_share
     share = c.padded_vocab / t
     both += ops.linear(c.training.wide_product, dtype, seen, share, m.hidden)

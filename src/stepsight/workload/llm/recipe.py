@@ -74,7 +74,7 @@ class Framework:
     then need not be kept.
     ``fused_routing``: the router's and the permutation's small operators are fused.
     ``grouped_experts``: one grouped GEMM for all experts of a rank, instead of one each.
-    ``plain``: modules as PyTorch runs them, every operator a launch of its own (`launches`).
+    ``plain``: modules as PyTorch runs them, every operator a launch of its own (`layer.EXTRA_LAUNCHES`).
     ``host_profile``: whose host work a launch costs (`stepsight.overheads.frameworks`).
     """
 
