@@ -72,7 +72,7 @@ def layout_pairs(data: Path, keep: Path) -> Iterator[Pair]:
             step = replace(load_step(kept(before, keep)), torch=before.torch)
             on = load_platform(before.platform)
             made = next((r.step for r in rewrites_of(step) if r.name == CHANNELS_LAST), step)
-            predicted = predict_captured(made, on).step_us / predict_captured(step, on).step_us
+            predicted = predict_captured(made, on).step_time_us / predict_captured(step, on).step_time_us
             measured = after.step_ms / after.batch / (before.step_ms / before.batch)
             kind = "NHWC against NCHW"
             yield Pair(kind, TIMM, before.name, after.name, math.log(measured), math.log(predicted))
