@@ -156,3 +156,9 @@ def test_recomputation_costs_time_and_saves_memory(platform: Platform) -> None:
     plain, again = config(data=4), config({"recompute": "full"}, data=4)
     assert quick(again, platform).step_us > 1.2 * quick(plain, platform).step_us
     assert language_memory(again).peak_bytes < language_memory(plain).peak_bytes
+
+
+def test_the_interval_is_wide_where_no_steps_of_a_vendor_were_scored(platform: Platform) -> None:
+    known, unknown = (quick(config(data=16), where) for where in (platform, load_platform("2x8xMI300X-400G")))
+    assert known.high_us / known.low_us < 1.3
+    assert unknown.high_us / unknown.low_us > 2

@@ -88,6 +88,7 @@ def test_the_host_waits_for_token_counts_once_a_forward_pass_of_a_layer() -> Non
 def test_neither_graphs_nor_experts_of_a_fixed_size_wait_for_token_counts() -> None:
     assert not waits_for_counts(megatron(cuda_graphs=True))
     assert layer_work(megatron({"capacity_factor": 1.0}), experts=True).forward.host_waits == 0
+    assert layer_work(megatron(recipe="maxtext"), experts=True).forward.host_waits == 0
 
 
 def test_fused_routing_launches_less() -> None:

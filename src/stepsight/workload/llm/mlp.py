@@ -158,7 +158,16 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     more = _routing_launches(c)
     if c.training.quantised and not _grouped(c):
         more = more[0] + 2 * local * SCALE_LAUNCHES, more[1] + 4 * local * SCALE_LAUNCHES
-    return Block(both, forward, backward, again, selected, more, modules, waits=0 if x.capacity_factor else 1)
+    return Block(
+        both,
+        forward,
+        backward,
+        again,
+        selected,
+        more,
+        modules,
+        waits=int(c.framework.reads_counts and not x.capacity_factor),
+    )
 
 
 def _routing_launches(c: LanguageConfig) -> tuple[int, int]:

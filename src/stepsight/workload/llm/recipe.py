@@ -63,6 +63,8 @@ class Framework:
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``reads_sizes``: the sizes of every micro-batch are broadcast and read back by the host, which waits for
     the device (Megatron's mpu.broadcast_data).
+    ``reads_counts``: exchanges and GEMMs of experts are sized by token counts that the host reads from the
+    device; not in XLA's programs, whose shapes are fixed.
     ``message_launches``: host work of a message between stages, in launches. ``scatters_messages``: without
     sequence parallelism each tensor rank sends its part of a message, and the receivers gather it (Megatron's
     scatter_gather_tensors_in_pipeline, DeepSpeed's is_pipe_partitioned).
@@ -100,6 +102,7 @@ class Framework:
     message_launches: int = 2
     scatters_messages: bool = False
     reads_sizes: bool = False
+    reads_counts: bool = True
     gathers_pile_up: bool = False
     sharded_loss: bool = False
     gathers_logits: bool = False
