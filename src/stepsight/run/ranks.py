@@ -36,7 +36,7 @@ class Ranks:
 
     def __init__(
         self, ranks: int, device: str = "cpu", *, port: int = 0, pin: bool = True, address: str = "127.0.0.1",
-        interface: str = "", prefixes: Sequence[Sequence[str]] = (), timeout_s: float = 120.0,
+        interface: str = "", prefixes: Sequence[Sequence[str]] = (),
     ) -> None:  # fmt: skip
         check_device(device, ranks)
         if port:
@@ -45,7 +45,6 @@ class Ranks:
         self._wanted_port = port
         self._port = port or _free_port()
         self._pin, self._address, self._interface, self._prefixes = pin, address, interface, prefixes
-        self._timeout_s = timeout_s
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
 
@@ -54,7 +53,7 @@ class Ranks:
         try:
             for i in range(self.ranks):
                 device = "cpu" if self.device == "cpu" else f"cuda:{i}"
-                rank = Rank(i, self.ranks, device, cores[i], self._address, self._port, self._timeout_s)
+                rank = Rank(i, self.ranks, device, cores[i], self._address, self._port)
                 self._start(rank)
             self._gather("ready", START_SECONDS)
         except BaseException:  # an interrupt while ranks start must leave none of them
