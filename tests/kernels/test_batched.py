@@ -8,6 +8,9 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.tiles import BATCHED, batched_us, padded
+from stepsight.program.aten.call import AtenCall, Precision, TensorFact
+from stepsight.program.aten.table import lower
+from stepsight.program.job import Kernel
 
 A100, H100, L40S = (load_gpu(name) for name in ("A100-SXM4-80G", "H100-SXM-80G", "L40S"))
 
@@ -51,3 +54,17 @@ def test_a_batch_of_one_is_a_single_product() -> None:
     one, single = products(batch=1, m=2048, n=1024, k=2048), products("", batch=1, m=2048, n=1024, k=2048)
     models = KernelModels.for_gpu(A100)
     assert models.estimate_batch(one).time_us[0] == models.estimate_batch(single).time_us[0]
+
+
+def test_a_matrix_that_serves_a_whole_batch_is_read_once() -> None:
+    sizes = {"batch": 229_376, "m": 7, "n": 192, "k": 64}
+    own, shared = (Kernel.of("gemm", "fp16", operator="bmm", **sizes, **more) for more in ({}, {"shared": 2}))
+    models = KernelModels.for_gpu(load_gpu("RTX-4090"))
+    times = models.estimate([own, shared]).time_us
+    assert times[1] < 0.7 * times[0]
+    rows, weight = (
+        TensorFact((512, 7, 64), "fp16", (448, 64, 1)),
+        TensorFact((512, 64, 192), "fp16", (0, 1, 64)),
+    )
+    call = AtenCall("bmm", (rows, weight), (TensorFact((512, 7, 192), "fp16", (1344, 192, 1)),))
+    assert lower(call, Precision()).kernels[0].dim("shared") == 2

@@ -23,7 +23,7 @@ UNKNOWN_DTYPE_BYTES = 4
 
 _NEUTRAL = {
     "padding": 0.0, "causal": 0.0, "window": 0.0, "indexed": 0.0, "flops": 0.0, "reordered": 0.0,
-    "passes": 0.0, "run": 0.0,
+    "passes": 0.0, "run": 0.0, "shared": 0.0,
 }  # fmt: skip
 """What a size is when a kernel does not state it; 1 for all others."""
 

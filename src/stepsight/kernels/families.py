@@ -81,7 +81,8 @@ def _sort_bytes(d: Dims, e: FloatArray) -> FloatArray:
 
 
 def _gemm_bytes(d: Dims, e: FloatArray) -> FloatArray:
-    return e * d["batch"] * (d["m"] * d["k"] + d["k"] * d["n"] + d["m"] * d["n"])
+    left, right = (np.where(d["shared"] == side, 1.0, d["batch"]) for side in (1, 2))
+    return np.asarray(e * (left * d["m"] * d["k"] + right * d["k"] * d["n"] + d["batch"] * d["m"] * d["n"]))
 
 
 def conv_output(d: Dims) -> tuple[FloatArray, FloatArray]:
@@ -124,14 +125,15 @@ _CONV = ("batch", "c_in", "c_out", "h", "w", "kh", "kw", "stride", "padding", "g
 _ATTENTION = ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "causal", "window")
 _MATRIX = ("rows", "cols")
 
-FLAGS = frozenset({"reordered", "passes", "run"})
+FLAGS = frozenset({"reordered", "passes", "run", "shared"})
 """Sizes that say how a kernel's operands are, not how large."""
 
 FAMILIES: dict[str, Family] = {
     f.name: f
     for f in (
-        # C[b] = A[b] (m×k) · B[b] (k×n); the kind says linear, bmm, dgrad, wgrad …
-        Family("gemm", ("batch", "m", "n", "k"), "gemm",
+        # C[b] = A[b] (m×k) · B[b] (k×n); the kind says linear, bmm, dgrad, wgrad … ``shared``: all of a batch
+        # have one matrix A (1) or B (2), which was expanded.
+        Family("gemm", ("batch", "m", "n", "k", "shared"), "gemm",
                lambda d: 2 * d["batch"] * d["m"] * d["n"] * d["k"], _gemm_bytes),
         # Anything that streams elements once; the kind says add, mul, gelu, cast … ``indexed``: an operand
         # is broadcast or strided, so that the kernel computes an index for every element.

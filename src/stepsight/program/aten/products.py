@@ -4,6 +4,7 @@ nothing recurs, and one per step).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from stepsight.program.aten.call import AtenCall, Precision, Sized, TensorFact, column_major
@@ -27,7 +28,17 @@ def product(left: Sized, right: Sized, precision: Precision, name: str = "linear
     batch, n = prod(left.shape[:-2]), right.shape[-1]
     if batch == 1 and m * n <= FEW_SUMS and k >= LONG_SUM:
         return Kernel.of("reduce", left.dtype, operator="dot", rows=max(m, n), cols=k)
-    return gemm_kernel(name, dtype, batch, m, n, k)
+    made = gemm_kernel(name, dtype, batch, m, n, k)
+    shared = next((side for side, t in ((1, left), (2, right)) if batch > 1 and _expanded(t)), 0)
+    return replace(made, dims=(*made.dims, ("shared", float(shared)))) if shared else made
+
+
+def _expanded(t: Sized) -> bool:
+    """Whether one matrix serves a whole batch: torch multiplies a layer's weight with rows that no view makes
+    a matrix by expanding it."""
+    return len(t.shape) > 2 and all(
+        stride == 0 or size == 1 for size, stride in zip(t.shape[:-2], t.strides[:-2], strict=True)
+    )
 
 
 def _named(call: AtenCall, left: TensorFact) -> str:
