@@ -110,14 +110,8 @@ class LearnedModel:
         Another board of the chip has its efficiencies: on tensor cores only the speed of light follows its
         memory.
         """
-        if self.dtype in TENSOR_CORES and machine == replace(self.machine, memory_gbps=machine.memory_gbps):
-            return self._at(batch, self.machine, machine, stack)
-        return self._at(batch, machine, machine, stack)
-
-    def _at(
-        self, batch: Batch, fitted: Machine, machine: Machine, stack: Sequence[str] | None
-    ) -> tuple[FloatArray, FloatArray]:
-        """The efficiency of a shape on ``fitted`` at the speed of light of ``machine``."""
+        other_board = machine == replace(self.machine, memory_gbps=machine.memory_gbps)
+        fitted = self.machine if self.dtype in TENSOR_CORES and other_board else machine
         named = FEATURES[self.features](batch.dims, batch.element_bytes, fitted)
         outside = self._outside(named)
         if self.stacks:
