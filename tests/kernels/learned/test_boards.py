@@ -57,11 +57,11 @@ def test_another_board_of_a_measured_chip_is_told_apart_and_goes_by_its_share() 
     assert large.spread > small.spread
 
 
-def test_a_higher_peak_alone_makes_no_board_faster() -> None:
+def test_boards_of_a_chip_run_fp32_products_at_their_own_clocks() -> None:
     pcie, sxm = (
         KernelModels.for_gpu(load_gpu(g)).estimate([LARGE]).time_us[0] for g in ("V100-PCIE-32G", "V100-SXM2")
     )
-    assert sxm == pytest.approx(pcie)
+    assert 0.85 * pcie < sxm < 0.95 * pcie  # 14.0 and 15.7 TFLOP/s
 
 
 def test_boards_survive_the_disk(tmp_path: Path) -> None:
