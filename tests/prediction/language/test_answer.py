@@ -144,7 +144,7 @@ def test_lamb_and_loss_scaling_cost_more_than_adam(platform: Platform) -> None:
 
 def test_captured_passes_leave_no_gaps(platform: Platform) -> None:
     """A small micro-batch is bound by the host, unless its passes are launched as graphs."""
-    small = {"framework": "megatron-deepspeed"}
+    small = {"framework": "megatron"}
     eager, graphs = (config({**small, "cuda_graphs": g}, data=16, micro_batch=1) for g in (False, True))
     slow = [LanguageStep(c, platform).walk.steps_us([Question(host=20.0)])[0] for c in (eager, graphs)]
     assert slow[1] < 0.5 * slow[0]
