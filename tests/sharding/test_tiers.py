@@ -14,9 +14,9 @@ from stepsight.prediction.predict import predict
 from stepsight.sharding.choice import choose
 from stepsight.sharding.tiers import CACHE_SHARES, _times_us, with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.plan import part_bytes
+from stepsight.tables.plan import Plan, part_bytes
 from stepsight.tables.table import DEVICE, SSD, UVM, UVM_CACHING, Table
-from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.tables.torchrec_plan import plan_from_document, torchrec_document
 
 GPU = load_gpu("A100-SXM4-40G")
 SKEWED, UNIFORM = IndexDistribution.zipf(1.1), IndexDistribution.uniform()
@@ -72,14 +72,14 @@ def test_a_search_with_host_memory_places_what_one_without_it_refuses():
     with pytest.raises(InputError, match="too much"):
         choose(workload, platform, plans=20)
     choice = choose(workload, platform, plans=20, host_memory=True)
+    plan = choice.winner.plan
+    kept = {t.table: t.placement for t in plan.tiers}
+    assert kept and DEVICE not in kept.values()
+    assert Plan.from_json(plan.to_json()) == plan
+    theirs = plan_from_document(torchrec_document(plan), workload.tables, workload.ranks)
+    assert set(theirs.tiers) == set(plan.tiers)
+    assert predict(workload.with_plan(theirs), platform).step_time_us == pytest.approx(choice.winner.step_us)
     assert any(f.placement != DEVICE for f in choice.figures.tables)
-    tiers = {f.name: f for f in choice.figures.tables}
-    tables = tuple(
-        replace(t, placement=tiers[t.name].placement, cache_share=tiers[t.name].cache_share or 1.0)
-        for t in large
-    )
-    again = DlrmWorkload(replace(workload.config, tables=tables)).with_plan(choice.winner.plan)
-    assert choice.winner.step_us == pytest.approx(predict(again, platform).step_time_us, rel=0.02)
     for figures in choice.figures.tables:
         assert figures.unique_rows <= figures.lookups
         assert 0 <= figures.hit_rate <= 1

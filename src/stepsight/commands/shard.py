@@ -97,9 +97,8 @@ def command(
     if sys.stderr.isatty():
         click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
     plan, usual_device = choice.winner.plan, "cpu" if here.spec.host.synchronous else "cuda"
-    tiers = {f.name: f.placement for f in (choice.figures.tables if choice.figures else ())}
     theirs = torchrec_document(
-        plan, ranks_per_node=here.spec.gpus_per_node, placements=tiers, module=module or MODULE,
+        plan, ranks_per_node=here.spec.gpus_per_node, module=module or MODULE,
         device=device or usual_device,
     )  # fmt: skip
     options.deliver(

@@ -174,6 +174,12 @@ def choose(
              for t, p in zip(day, placed, strict=True)]
             for day in days
         ]  # fmt: skip
+    for plan in also:
+        if plan.tiers and set(plan.tiers) != set(plan.with_tiers_of(workload.tables).tiers):
+            raise InputError(
+                f"plan {plan.sharder or 'given'}", "keeps tables in other memory than the plans of this search",
+                "predict it by itself: sharding = { file = … }",
+            )  # fmt: skip
     pricer = PlanPricer(workload, platform, days)
     rules = Rules(room_bytes, tuple(kinds))
     check_fits(pricer.costs, rules, f"{platform.spec.gpu.memory_gb:g} GB")
@@ -195,6 +201,7 @@ def choose(
         step_us = [OBJECTIVES[objective](pricer.simulated_days_us(p)) for p in (searched, *found.rivals)]
         searched = (searched, *found.rivals)[int(np.argmin(step_us))]
     ranked = _ranked([searched, *usual], pricer, rules, objective)
+    ranked = [replace(c, plan=c.plan.with_tiers_of(workload.tables)) for c in ranked]
     # A bound of the quick price, which lies within a percent of the simulation's.
     bound_us = found.bound_us and min(found.bound_us, *(c.step_us for c in ranked if c.fits))
     found = replace(found, bound_us=bound_us, step_us=ranked[0].step_us)

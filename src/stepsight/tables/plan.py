@@ -19,7 +19,7 @@ from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import read_bytes
-from stepsight.tables.table import DEVICE, Table, row_bytes
+from stepsight.tables.table import CACHE_SHARE, DEVICE, Table, row_bytes
 
 TABLE_WISE = "table_wise"
 COLUMN_WISE = "column_wise"
@@ -49,13 +49,24 @@ class Shard:
         return self.rows[1] - self.rows[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The memory that a table's rows lie in, and the share of them that a cache on the device holds."""
+
+    table: str
+    placement: str
+    cache_share: float = CACHE_SHARE
+
+
 @dataclass(frozen=True)
 class Plan:
-    """All shards of all tables over ``ranks`` ranks; ``sharder`` says who made it."""
+    """All shards of all tables over ``ranks`` ranks; ``sharder`` says who made it. ``tiers``: of tables whose
+    rows do not lie on the devices; of others the workload says it."""
 
     ranks: int
     shards: tuple[Shard, ...]
     sharder: str = ""
+    tiers: tuple[Tier, ...] = ()
 
     @classmethod
     def table_wise(
@@ -80,6 +91,21 @@ class Plan:
 
     def named(self, sharder: str) -> Plan:
         return replace(self, sharder=sharder)
+
+    def with_tiers_of(self, tables: Sequence[Table]) -> Plan:
+        """The same with the memory that these tables lie in."""
+        elsewhere = (t for t in tables if t.placement != DEVICE)
+        return replace(self, tiers=tuple(Tier(t.name, t.placement, t.cache_share) for t in elsewhere))
+
+    def in_tiers(self, tables: Sequence[Table]) -> tuple[Table, ...]:
+        """The tables in the memory that the plan puts them in."""
+        tier_of = {tier.table: tier for tier in self.tiers}
+        return tuple(
+            replace(t, placement=tier.placement, cache_share=tier.cache_share)
+            if (tier := tier_of.get(t.name))
+            else t
+            for t in tables
+        )
 
     def memory_bytes(self, tables: Sequence[Table], optimizer: str = "sgd") -> FloatArray:
         """Weights, optimizer state and (data-parallel) gradients of each rank's shards."""
@@ -113,10 +139,16 @@ class Plan:
             shards_of[shard.table].append(shard)
         for name, shards in shards_of.items():
             _check_cover(where, by_name[name], shards, self.ranks)
+        for tier in self.tiers:
+            if tier.table not in by_name:
+                raise InputError(where, f"no table is named {tier.table!r}", "use the workload's table names")
+        self.in_tiers(tables)  # a table says which memory there is
 
     def to_json(self) -> bytes:
         """The plan file: one object per shard, ranges as [start, stop]."""
-        document = {"ranks": self.ranks, "sharder": self.sharder, "shards": self.shards}
+        document: dict[str, Any] = {"ranks": self.ranks, "sharder": self.sharder, "shards": self.shards}
+        if self.tiers:
+            document["tiers"] = self.tiers
         return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
     @classmethod

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.inputs import read_json
+from stepsight.inputs import number, read_json
 from stepsight.tables.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -19,8 +19,9 @@ from stepsight.tables.plan import (
     TABLE_ROW_WISE,
     Plan,
     Shard,
+    Tier,
 )
-from stepsight.tables.table import Table
+from stepsight.tables.table import CACHE_SHARE, CACHED, Table
 
 MODULE = "sparse_arch.embedding_bag_collection"
 """Where the collection sits in TorchRec's own DLRM; plans name their module by path."""
@@ -28,16 +29,17 @@ Document = Mapping[str, Any]
 _GRID = "grid_shard"
 _KERNELS = {"uvm": "fused_uvm", "uvm_caching": "fused_uvm_caching", "ssd": "key_value"}
 """TorchRec's compute kernels of tables in host memory and on a drive."""
+_PLACEMENTS = {kernel: placement for placement, kernel in _KERNELS.items()}
 _FROM_TORCHREC = {**{kind: kind for kind in KINDS}, "table_column_wise": COLUMN_WISE, _GRID: TABLE_ROW_WISE}
 
 
 def torchrec_document(
-    plan: Plan, *, module: str = MODULE, device: str = "cuda", ranks_per_node: int | None = None,
-    placements: Mapping[str, str] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """The plan as TorchRec writes it; ``placements``: tables that lie in host memory or on a drive."""
+    plan: Plan, *, module: str = MODULE, device: str = "cuda", ranks_per_node: int | None = None
+) -> dict[str, Any]:
+    """The plan as TorchRec writes it, and the share of rows that each cache holds."""
     per_node = ranks_per_node or plan.ranks
     tables: dict[str, list[Shard]] = {}
+    tiers = {tier.table: tier for tier in plan.tiers}
     for shard in plan.shards:
         tables.setdefault(shard.table, []).append(shard)
     return {
@@ -47,7 +49,7 @@ def torchrec_document(
                     sorted(shards, key=lambda s: (s.columns, s.rows)),
                     device,
                     per_node,
-                    _KERNELS.get((placements or {}).get(name, ""), "fused"),
+                    tiers.get(name),
                 )
                 for name, shards in tables.items()
             }
@@ -61,6 +63,7 @@ def plan_from_document(
     """The plan that a TorchRec document describes for these tables."""
     by_name = {table.name: table for table in tables}
     shards: list[Shard] = []
+    tiers: list[Tier] = []
     for name, parameter in _parameters(document, where):
         if name not in by_name:
             raise InputError(where, f"no table is named {name!r}", "use the workload's table names")
@@ -70,7 +73,9 @@ def plan_from_document(
             shards += [Shard(name, r, (0, whole.dim), (0, whole.rows), kind) for r in range(ranks)]
         else:
             shards += _shards(name, kind, parameter.get("shards") or (), where)
-    plan = Plan(ranks, tuple(shards), "torchrec")
+        if (placement := _PLACEMENTS.get(str(parameter.get("compute_kernel")))) is not None:
+            tiers.append(Tier(name, placement, _cache_share(parameter, f"{where}: table {name!r}")))
+    plan = Plan(ranks, tuple(shards), "torchrec", tuple(tiers))
     plan.check(tables, where)
     return plan
 
@@ -117,15 +122,26 @@ def planned_ranks(path: str | Path) -> int:
     return max(named) + 1
 
 
-def _parameter(shards: Sequence[Shard], device: str, per_node: int, kernel: str) -> dict[str, Any]:
+def _cache_share(parameter: Mapping[str, Any], where: str) -> float:
+    """The load factor of a table's cache: TorchRec's default unless the plan says one."""
+    given = parameter.get("cache_params") or {}
+    factor = given.get("load_factor") if isinstance(given, Mapping) else None
+    return CACHE_SHARE if factor is None else number(factor, f"{where}: load_factor")
+
+
+def _parameter(shards: Sequence[Shard], device: str, per_node: int, tier: Tier | None) -> dict[str, Any]:
     kind = shards[0].kind
     if kind == TABLE_ROW_WISE and len({s.columns for s in shards}) > 1:
         kind = _GRID
     parameter: dict[str, Any] = {
         "sharding_type": kind,
-        "compute_kernel": "dense" if kind == DATA_PARALLEL else kernel,
+        "compute_kernel": "dense"
+        if kind == DATA_PARALLEL
+        else _KERNELS.get(tier.placement if tier else "", "fused"),
         "ranks": [s.rank for s in shards],
     }
+    if tier is not None and tier.placement in CACHED:
+        parameter["cache_params"] = {"load_factor": tier.cache_share}
     if kind != DATA_PARALLEL:
         parameter["shards"] = [
             {

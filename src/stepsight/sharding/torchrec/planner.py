@@ -27,6 +27,7 @@ try:
     from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
     from torchrec.distributed.planner.types import Perf, PerfModel, ShardEstimator
     from torchrec.distributed.types import (
+        CacheParams,
         EmbeddingModuleShardingPlan,
         EnumerableShardingSpec,
         ParameterSharding,
@@ -122,4 +123,7 @@ def _parameter(entry: Mapping[str, Any]) -> Any:
         spec = EnumerableShardingSpec(
             [ShardMetadata(s["shard_offsets"], s["shard_sizes"], s["placement"]) for s in entry["shards"]]
         )
-    return ParameterSharding(entry["sharding_type"], entry["compute_kernel"], entry["ranks"], spec)
+    cache = CacheParams(**entry["cache_params"]) if "cache_params" in entry else None
+    return ParameterSharding(
+        entry["sharding_type"], entry["compute_kernel"], entry["ranks"], spec, cache_params=cache
+    )

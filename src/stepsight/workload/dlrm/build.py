@@ -64,7 +64,7 @@ class DlrmWorkload(Described[DlrmConfig]):
     def with_plan(self, plan: Plan) -> DlrmWorkload:
         """The same model with its tables elsewhere."""
         plan.check(self.config.tables)
-        return DlrmWorkload(replace(self.config, plan=plan))
+        return DlrmWorkload(replace(self.config, plan=plan, tables=plan.in_tiers(self.config.tables)))
 
     def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
         """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""

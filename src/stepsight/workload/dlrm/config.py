@@ -153,6 +153,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
             raise dense.fail(key, f"has no effect on interaction = {interaction!r}", "leave it out")
     if ranks == 1:
         _refuse_alone(parallel)
+    plan = _plan(parallel, tables, ranks, source, _PLACED_BY.get(stack, "size_lookup_greedy"))
     config = DlrmConfig(
         name=fields.text("name", Path(source).stem),
         batch=batch,
@@ -160,10 +161,10 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         bottom=dense.integers("bottom"),
         top=dense.integers("top"),
         interaction=interaction,
-        tables=tables,
+        tables=plan.in_tiers(tables),
         training=training,
         ranks=ranks,
-        plan=_plan(parallel, tables, ranks, source, _PLACED_BY.get(stack, "size_lookup_greedy")),
+        plan=plan,
         bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
         cross_layers=dense.integer("cross_layers", 3),
         cross_rank=dense.integer("cross_rank", 512),
