@@ -177,7 +177,7 @@ def choose(
     for plan in also:
         if plan.tiers and set(plan.tiers) != set(plan.with_tiers_of(workload.tables).tiers):
             raise InputError(
-                f"plan {plan.sharder or 'given'}", "keeps tables in other memory than the plans of this search",
+                f"plan {plan.sharder or 'given'}", "keeps tables in other memory than this search does",
                 "predict it by itself: sharding = { file = … }",
             )  # fmt: skip
     pricer = PlanPricer(workload, platform, days)
