@@ -183,8 +183,8 @@ class StepFile(msgspec.Struct, omit_defaults=True):
 
 _EAGER = "eager"
 """The host profile of modules as PyTorch runs them: the one that described models have, per launch."""
-_OWN_HOST_TIMES = ("Optimizer.", "Torch-Compiled Region", "CompiledFunction")
-"""Operators that launch much at once, timed by name."""
+_OWN_HOST_TIMES = ("Optimizer.", "Torch-Compiled Region", "CompiledFunction", "aten::block_diag")
+"""Operators that launch much at once, without Python between launches: timed by name."""
 
 
 def encode_program(program: RankProgram) -> ProgramRow:

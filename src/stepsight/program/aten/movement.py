@@ -86,6 +86,24 @@ def packed_copy(call: AtenCall, precision: Precision) -> list[Kernel]:
     return [Kernel.of("concat", dtype, read_bytes=moved, write_bytes=moved, inputs=max(len(many), 1))]
 
 
+def block_diagonal(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """Zeros, then a copy per block (ATen/native/TensorShape.cpp)."""
+    blocks = [t for one in lists_of_tensors(call) for t in one]
+    copies = [Kernel.of("transpose", t.dtype, operator="copy", elements=max(t.elements, 1)) for t in blocks]
+    return [fill_kernel(call.made_on_gpu[0]), *copies]
+
+
+def fourier(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """A pass per transformed dimension (cuFFT: rows of up to some thousand values stay in shared memory), one
+    more where results are normalised."""
+    out = call.made_on_gpu[0]
+    size = max(size_bytes(out), size_bytes(call.on_gpu[0]))
+    passes = max(len(call.get("dim", (0,))), 1) + bool(call.get("normalization", 0))
+    one = Kernel.of("elementwise", out.dtype, operator=call.name, elements=max(out.elements, 1),
+                    read_bytes=size, write_bytes=size)  # fmt: skip
+    return [one] * passes
+
+
 def embedding_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
     """Before torch 2.11 (pull request 172454) a thread per row adds up the partial sums of its run of sorted
     indices, one after the other; atomic additions since."""

@@ -132,6 +132,8 @@ _TABLE: tuple[tuple[str, Rule], ...] = (
     (_LOSSES, rows.loss),
     ("cat stack", lambda c, p: [concat_kernel(c.made_on_gpu[0], max(len(c.on_gpu), 1))]),
     ("_chunk_cat all_gather_copy_in split_with_sizes_copy chunk_cat", movement.packed_copy),
+    ("block_diag", movement.block_diagonal),
+    ("_fft_c2c _fft_r2c _fft_c2r", movement.fourier),
     ("embedding", lambda c, p: [gather_kernel(c.arguments["weight"], c.arguments["indices"].elements)]),
     ("embedding_dense_backward", movement.embedding_backward),
     ("gather index_select index take _unsafe_index masked_select", movement.picked),
@@ -157,6 +159,9 @@ def lower(call: AtenCall, precision: Precision) -> Lowered:
     if call.name in ("_local_scalar_dense", "item"):
         read = Kernel.of("copy_d2h", operator="item", bytes=float(call.inputs[0].bytes))
         return Lowered((read,), blocks_host=True)
+    if call.name == "_linalg_check_errors":  # the host looks whether a factorisation failed
+        checked = rows.reduce_kernel(call.inputs[0], 1, "any")
+        return Lowered((checked, Kernel.of("copy_d2h", operator="item", bytes=1.0)), blocks_host=True)
     if call.name in NO_KERNEL or not (call.on_gpu or call.made_on_gpu):
         return Lowered()
     if call.name in ("_to_copy", "copy_", "copy", "clone", "contiguous", "_copy_from"):
