@@ -53,6 +53,31 @@ def test_the_network_sums_gradients_of_several_nodes():
     assert kinds == ["reduce_scatter", "reduce", "all_gather"]
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("tables.placement=uvm_caching", "unweighted tables on the device"),
+        ("tables.weighted=true", "unweighted tables on the device"),
+        ("training.cuda_graph=false", "the step is one CUDA graph"),
+        ("parallel.exchange_dtype=int8", "half precision"),
+        ("parallel.bucket_mb=1", "one buffer"),
+        ("training.sparse_update=scattered", "every row is updated once"),
+    ],
+)
+def test_what_hugectr_does_otherwise_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        published(8, change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["tables.placement=uvm", "tables.pooling=20", "tables.dtype=int8", "parallel.fused_lookup=false"],
+)
+def test_what_nvidias_example_does_not_have_is_refused(change):
+    with pytest.raises(InputError, match="nvidia"):
+        load_workload("examples/dlrm_nvidia_large.toml", ["parallel.ranks=8", change])
+
+
 def test_products_run_in_half_precision_and_vectors_travel_in_it():
     ops = published().job().programs[0].ops
     assert {k.dtype for op in ops for k in op.kernels if k.family == "gemm"} == {"fp16"}

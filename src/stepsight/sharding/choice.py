@@ -163,6 +163,9 @@ def choose(
     room_bytes = table_room(workload, platform)
     if host_memory:
         config = workload.config
+        if config.stack in OWN_PROGRAMS:
+            problem = f"stack = {config.stack!r} keeps its tables on the devices"
+            raise InputError("--host-memory", problem, "use more GPUs, or another stack")
         placed = with_tiers(
             config.tables, platform.spec.gpu, batch=config.batch, optimizer=config.sparse_optimizer,
             room_bytes=room_bytes * config.ranks,

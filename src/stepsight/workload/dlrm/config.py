@@ -65,6 +65,26 @@ _BETWEEN_RANKS = (
 )
 """Fields of ``[parallel]`` about exchanges: their default, and why they do nothing on one rank."""
 
+_SET_BY_STACK: Mapping[str, tuple[tuple[str, str, tuple[object, ...], str], ...]] = {
+    JOINT_STACK: (
+        ("parallel", "exchange_dtype", ("fp32",), "vectors travel in the type of the products"),
+        ("parallel", "input_dist", (False,), "each rank reads the indices of its own tables"),
+        ("parallel", "fused_lookup", (True,), "the tables of a rank are one matrix"),
+        ("parallel", "bucket_mb", (25,), "gradients are reduced in one buffer"),
+        ("training", "sparse_update", (SORTED,), "every lookup's gradient is added by itself"),
+    ),
+    HUGECTR_STACK: (
+        ("parallel", "exchange_dtype", ("fp16", "bf16"), "vectors travel in half precision"),
+        ("parallel", "input_dist", (False,), "the next batch is distributed during the step"),
+        ("parallel", "fused_lookup", (True,), "one kernel looks up all tables of a rank"),
+        ("parallel", "bucket_mb", (25,), "gradients are reduced in one buffer"),
+        ("training", "sparse_update", (SORTED,), "every row is updated once"),
+        ("training", "cuda_graph", (True,), "the step is one CUDA graph"),
+        ("training", "master_weights", (True,), "half-precision weights have fp32 copies"),
+    ),
+}
+"""What a stack does in one way: section, field, the values that say so, and what it does."""
+
 EXCHANGE_FIELDS = tuple(key for key, _, _ in _BETWEEN_RANKS)
 
 
@@ -151,6 +171,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     for key in ("cross_layers", "cross_rank"):
         if dense.has(key) and interaction != "dcnv2":
             raise dense.fail(key, f"has no effect on interaction = {interaction!r}", "leave it out")
+    _refuse_other_ways(stack, {"parallel": parallel, "training": training_fields})
     if ranks == 1:
         _refuse_alone(parallel)
     plan = _plan(parallel, tables, ranks, source, _PLACED_BY.get(stack, "size_lookup_greedy"))
@@ -194,15 +215,30 @@ def _refuse_alone(parallel: Fields) -> None:
             raise parallel.fail(key, f"has no effect on one rank: {why}", "leave it out, or use more ranks")
 
 
+def _refuse_other_ways(stack: str, sections: Mapping[str, Fields]) -> None:
+    """Fields that the stack does not heed; one that says what it does may stay."""
+    for section, key, values, why in _SET_BY_STACK.get(stack, ()):
+        fields = sections[section]
+        if fields.has(key) and fields.values[key] not in values:
+            raise fields.fail(key, f"has no effect on stack = {stack!r}: {why}", "leave it out")
+
+
 def _check_stack(config: DlrmConfig, source: str) -> None:
     """What NVIDIA's example and HugeCTR are known for; a CUDA graph holds nothing that the host waits for."""
     t, several, dot = config.training, config.ranks > 1, config.interaction == "dot"
     joint, torchrec, hugectr = (config.stack == name for name in (JOINT_STACK, TORCHREC_STACK, HUGECTR_STACK))
     uncaptured = "such a step cannot be captured: "
     sizes = "the host waits for the sizes of the indices that it exchanges"
-    known = f"{JOINT_STACK} is known for dot, sgd, bce_logits, one dim and whole tables; "
+    known = (
+        f"{JOINT_STACK} is known for dot, sgd, bce_logits, one dim and whole fp32 tables on the device with one "
+        "lookup per sample; "
+    )
     eager, otherwise = 'change that, or set stack = "eager"', f"stack = {HUGECTR_STACK!r} is known otherwise"
+    on_device = f"{HUGECTR_STACK} is known for unweighted tables on the device"
     sgd = t.optimizer == config.sparse_optimizer == "sgd"
+    device = all(table.placement == DEVICE for table in config.tables)
+    plain = not any(table.weighted for table in config.tables)
+    single = plain and all(table.pooling == 1 and table.dtype == "fp32" for table in config.tables)
     one_dim = all(table.dim == config.bottom[-1] for table in config.tables)
     whole = all(shard.kind == "table_wise" for shard in config.plan.shards)
     for field_, wrong, problem, fix in (
@@ -215,6 +251,9 @@ def _check_stack(config: DlrmConfig, source: str) -> None:
         ("stack", joint and t.loss != "bce_logits", f"{known}loss differs", eager),
         ("stack", joint and not one_dim, f"{known}dims differs", eager),
         ("stack", joint and not whole, f"{known}sharding differs", eager),
+        ("stack", joint and not single, f"{known}pooling, weighted or dtype differs", eager),
+        ("stack", joint and not device, f"{known}placement differs", eager),
+        ("stack", hugectr and not (plain and device), on_device, eager),
         ("precision", hugectr and not t.half, otherwise, 'set precision = "fp16"'),
         ("optimizer", hugectr and t.optimizer == "none", otherwise, 'set optimizer = "adagrad"'),
         ("loss", hugectr and t.loss != "bce_logits", otherwise, 'set loss = "bce_logits"'),
