@@ -230,8 +230,8 @@ def _check_stack(config: DlrmConfig, source: str) -> None:
     uncaptured = "such a step cannot be captured: "
     sizes = "the host waits for the sizes of the indices that it exchanges"
     known = (
-        f"{JOINT_STACK} is known for dot, sgd, bce_logits, one dim and whole fp32 tables on the device with one "
-        "lookup per sample; "
+        f"{JOINT_STACK} is known for dot, sgd, bce_logits, one dim and whole fp32 tables on the device with "
+        "one lookup per sample; "
     )
     eager, otherwise = 'change that, or set stack = "eager"', f"stack = {HUGECTR_STACK!r} is known otherwise"
     on_device = f"{HUGECTR_STACK} is known for unweighted tables on the device"
