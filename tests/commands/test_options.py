@@ -163,3 +163,11 @@ def test_long_work_says_so_where_there_is_no_terminal(
         progress(1, 2000, None)
         progress(2, 2000, None)
     assert capsys.readouterr().err == "tune: 1 of 2,000 configurations\n"
+
+
+def test_tables_of_a_file_belong_to_a_described_dlrm(tmp_path: Path, saved: str) -> None:
+    tables = tmp_path / "tables.csv"
+    tables.write_text("rows,dim,pooling\n1000,32,4\n")
+    for job in (("llama3-8b",), ("--model", "llama3-8b"), (saved,), ("--trace", str(tmp_path))):
+        refused = run("predict", *job, *ON, "--tables", str(tables))
+        assert isinstance(refused.exception, InputError) or refused.exit_code == 2, refused.output

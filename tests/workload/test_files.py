@@ -60,6 +60,8 @@ def test_a_known_model_is_read_by_its_name() -> None:
         ("rank=4", r"rank: unknown field; did you mean parallel.ranks"),
         ("precison=bf16", r"precison: unknown field; did you mean training.precision"),
         ("parallel.rank=4", r"\[parallel\]: rank: unknown field; did you mean parallel.ranks"),
+        ("zzz=1", r"zzz: unknown field; known: batch, dense, [^.]*$"),
+        ("parallel.zzz=1", r"\[parallel\]: zzz: unknown field; known: bucket_mb, [^.]*$"),
         ("dense.featuers=1", r"\[dense\]: featuers: unknown field; did you mean dense.features"),
         ("tables.0.rows=-5", r"tables\[0\]: rows: is -5; must be at least 1"),
         (
@@ -233,3 +235,19 @@ def test_settings_of_a_model_come_from_its_name_the_command_line_and_its_recipe(
 def test_settings_of_a_dlrm_are_those_of_its_file() -> None:
     found = origins("examples/dlrm.toml", "batch=8192")
     assert found["batch"] == "--set" and found["kind"] == "file"
+
+
+def test_tables_of_another_file_need_a_dlrm(tmp_path: Path) -> None:
+    file = tmp_path / "tables.csv"
+    file.write_text("rows,dim,pooling\n1000,32,4\n2000,32,4\n")
+    workload = load_workload(EXAMPLES / "dlrm.toml", ["dense.bottom=[64,32]"], tables=file)
+    assert isinstance(workload, DlrmWorkload) and [t.rows for t in workload.tables] == [1000, 2000]
+    for other in ("llama3-8b", EXAMPLES / "gpt2.toml"):
+        with pytest.raises(InputError, match="is not a DLRM"):
+            load_workload(other, tables=file)
+
+
+@pytest.mark.parametrize("tables", [{}, {"file": ""}])
+def test_tables_without_their_file_are_refused(tables: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=r".tables.: file: is missing"):
+        parse_workload({**read_toml(EXAMPLES / "dlrm.toml"), "tables": tables}, "test")

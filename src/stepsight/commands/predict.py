@@ -80,6 +80,8 @@ def command(
         raise click.UsageError(
             "--replay takes every time from the trace, --models-only from the models: give one"
         )
+    if tables is not None and workload is None:
+        raise click.UsageError("--tables needs WORKLOAD, the file of a DLRM")
     if trace:
         from stepsight.prediction.traced.predict import predict_trace
 
@@ -162,7 +164,7 @@ def predict_file(
     if model:
         here = load_platform(platform, on_platform)
         return with_remedies(predict(load_model(model, on_workload), here), model, here, on_workload)
-    if is_step_file(workload):
+    if is_step_file(workload) and tables is None:
         here = load_platform(platform, options.captured_assignments(assignments))
         step = load_step(workload).over(here.spec.ranks)
         return with_remedies(predict(step, here), step, here)

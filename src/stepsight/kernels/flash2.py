@@ -48,7 +48,7 @@ class Constants:
 
 
 # Fitted on A100: Megatron's operators (no mask, heads of 32 to 256) and the aiconfigurator-core
-# table of sglang's FlashAttention (causal, heads of 128). `lab/fit/kernels/attention.py` prints them.
+# table of sglang's FlashAttention (causal, heads of 128).
 FORWARD = Constants(4.0, 0.0343, 4432.0, 0.6925, 1.3625, 5.0)
 BACKWARD = Constants(10.0, 0.0, 12219.0, 0.4964, 1.3625, 10.0, 38.0)
 

@@ -204,9 +204,9 @@ class Fields:
                 continue
             if key in paths:
                 raise self.fail(key, "unknown field here", f"did you mean {paths[key]}?")
-            meant = words.get(key) or words.get(closest(key, words) or "")
-            known = fields_of_all or self._known
-            raise self.fail(key, "unknown field", f"did you mean {meant}?" if meant else nearest(key, known))
+            meant = words.get(key) or words.get(closest(key, words) or "") or closest(key, fields_of_all)
+            fix = f"did you mean {meant}?" if meant else nearest(key, self._known)
+            raise self.fail(key, "unknown field", fix)
 
 
 @cache

@@ -32,12 +32,14 @@ def load_workload(
     """Read a workload file or a model's config.json, or take a well-known model by its name; ``overrides``
     (``key.path=value``) are set before it is checked. ``tables``: a file with a DLRM's tables instead of its
     own."""
-    if is_name(path):
+    if is_name(path) and tables is None:
         return load_model(str(path), overrides)
     if Path(path).suffix == ".py":
         fix = f"capture it: stepsight capture {path} -p PLATFORM"
         raise InputError(str(path), "is a script, not a description of a model", fix)
-    document = read_config(path) if is_config(path) else read_toml(path)
+    document = (
+        named(str(path)) if is_name(path) else read_config(path) if is_config(path) else read_toml(path)
+    )
     if tables is not None:
         if document.get("kind") != "dlrm":
             raise InputError(str(path), "is not a DLRM", "only those have embedding tables")

@@ -101,6 +101,12 @@ def test_a_recipe_of_ones_own_is_a_file(tmp_path: Path) -> None:
         recipe_of(str(own))
 
 
+def test_a_copy_of_a_recipe_may_keep_its_name(tmp_path: Path) -> None:
+    own = tmp_path / "nemo-2025.toml"
+    own.write_text('like = "nemo-2025"\n[parallel]\nasync_tensor = false\n')
+    assert config({"recipe": str(own)}, data=2, tensor=2).layout.async_tensor is False
+
+
 def test_what_happens_anyway_may_be_stated() -> None:
     assert config({"compile": False}, zero=1, schedule="1f1b", virtual_stages=1).layout.zero == 0
 

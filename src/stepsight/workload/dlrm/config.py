@@ -275,9 +275,11 @@ def _all_tables(fields: Fields, source: str) -> tuple[Table, ...]:
     """Those that the file lists, or those of another file: ``tables = { file = "tables.csv" }``."""
     if isinstance(fields.values.get("tables"), Mapping):
         named = fields.section("tables")
-        path = _next_to(source, str(named.anything("file", "")))
+        file = named.text("file", "")
         named.finish()
-        return read_tables(path)
+        if not file:
+            raise named.fail("file", "is missing", 'write tables = { file = "tables.csv" }, or [[tables]]')
+        return read_tables(_next_to(source, file))
     return tuple(table for entry in fields.sections("tables") for table in _tables(entry, source))
 
 

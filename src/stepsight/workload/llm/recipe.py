@@ -200,8 +200,8 @@ def _own(path: Path) -> Recipe:
     like, shipped = table.get("like"), _shipped()
     if not isinstance(like, str) or like not in shipped:
         raise InputError(f"{path}: like", "names no shipped recipe", f"start from one: {', '.join(shipped)}")
-    stated = {"source": str(path), **table}
-    return _recipe(path.stem, _inherited(path.stem, {**shipped, path.stem: stated}), str(path))
+    own = str(path)  # no shipped recipe's name: a copy may keep that
+    return _recipe(path.stem, _inherited(own, {**shipped, own: {"source": own, **table}}), own)
 
 
 def _inherited(name: str, tables: Mapping[str, Table]) -> Table:
