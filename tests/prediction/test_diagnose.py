@@ -22,6 +22,7 @@ DLRM, ON = "examples/dlrm.toml", "8xH100-SXM"
         ("812ms", "time", 812e3), ("1.2 s", "time", 1.2e6), ("41.2k tokens/s", "tokens_per_s", 41.2e3),
         ("5,100 tokens/s/GPU", "tokens_per_s_per_gpu", 5100.0), ("38% MFU", "mfu", 0.38),
         ("210 TFLOP/s", "tflops_per_gpu", 210.0), ("3100 samples/s", "samples_per_s", 3100.0),
+        ("2500 images/s/GPU", "samples_per_s_per_gpu", 2500.0), ("210 TFLOP/s/GPU", "tflops_per_gpu", 210.0),
     ],
 )  # fmt: skip
 def test_a_figure_has_a_unit(text: str, kind: str, value: float) -> None:
@@ -36,6 +37,7 @@ def test_a_figure_has_a_unit(text: str, kind: str, value: float) -> None:
         ("iteration 9 | consumed samples: 25600 | elapsed time per iteration (ms): 2384.5", "time", 2384.5e3),
         ("loss 2.1 step_time: 0.812", "time", 812e3),
         ("train: 3.2it/s loss=2", "time", 1e6 / 3.2),
+        ("epoch 3: 2500 images/s/gpu", "samples_per_s_per_gpu", 2500.0),
     ],
 )  # fmt: skip
 def test_a_log_line_states_a_figure(line: str, kind: str, value: float) -> None:
@@ -54,6 +56,15 @@ def test_a_step_as_predicted_has_no_fault() -> None:
     found = diagnose(DLRM, ON, f"{1.02 * expected / 1e3}ms")
     assert found.verdict == USUAL
     assert 0.4 < found.percentile < 0.65
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_a_rate_that_counts_other_gpus_is_pointed_out(each: bool) -> None:
+    rate = predict(DLRM, ON).throughput
+    value, unit = (rate.samples_per_s_per_gpu, "") if each else (rate.samples_per_s, "/gpu")
+    found = diagnose(DLRM, ON, f"{value} samples/s{unit}")
+    assert found.verdict == (SLOW if each else FAST)
+    assert found.notes[0].endswith("counts each GPU" if each else "counts all GPUs together")
 
 
 def test_a_faster_step_asks_for_another_description() -> None:

@@ -158,7 +158,9 @@ def advise(
     options.deliver_report(found.to_dict, report, html, as_json=as_json)
 
 
-MEASURED_HELP = "What was measured: 812ms, 41.2k tokens/s, 3100 samples/s, 210 TFLOP/s, 38% MFU."
+MEASURED_HELP = (
+    "What was measured: 812ms, 41.2k tokens/s, 5100 tokens/s/gpu, 3100 samples/s, 210 TFLOP/s, 38% MFU."
+)
 ALSO_HELP = "Another measurement of the job: KEY=VALUE[,KEY=VALUE]:MEASURED, such as parallel.ranks=8:410ms."
 
 

@@ -125,7 +125,8 @@ def diagnose(
     on = platform if isinstance(platform, Platform) else load_platform(platform, overrides)
     job = JobFile(workload, tuple(assignments))
     p = predict(job.load(), on)
-    whole_us = (parse_log(log) if log else parse_figure(measured or "")).step_us(p.throughput, p.step_time_us)
+    figure = parse_log(log) if log else parse_figure(measured or "")
+    whole_us = figure.step_us(p.throughput, p.step_time_us)
     waited = parse_figure(data) if data else None
     if waited and waited.kind != "time":
         raise InputError(f"--data-time {data}", "is not a time", "write it as 40ms")
@@ -143,8 +144,22 @@ def diagnose(
         p, whole_us, NormalDist().cdf(math.log(whole_us / p.step_time_us) / spread), verdict, found,
         None if also else _tell_apart(job, on, found), data_us or None,
         memory_gb * 1e9 if memory_gb else None, longer_parts(trace, on) if trace else (),
-        tuple(_notes(p, memory_gb, verdict)),
+        (*_other_count(figure, p), *_notes(p, memory_gb, verdict)),
     )  # fmt: skip
+
+
+def _other_count(figure: Figure, p: Prediction) -> list[str]:
+    """A rate that would be as predicted if it counted one GPU instead of all of them, or the reverse."""
+    whole = figure.kind.removesuffix(PER_GPU)
+    if whole not in ("tokens_per_s", "samples_per_s"):
+        return []
+    other = replace(figure, kind=whole if figure.kind != whole else whole + PER_GPU)
+    inside = [p.low_us <= one.step_us(p.throughput, p.step_time_us) <= p.high_us for one in (figure, other)]
+    if inside != [False, True]:
+        return []
+    unit = f"{whole.removesuffix('_per_s')}/s" + ("/gpu" if other.kind != whole else "")
+    of = "each GPU" if other.kind != whole else "all GPUs together"
+    return [f"{figure.value:,.0f} {unit} would be as expected: write {unit} if the figure counts {of}"]
 
 
 def _notes(prediction: Prediction, memory_gb: float | None, verdict: str) -> list[str]:
@@ -258,17 +273,19 @@ def longer_parts(trace: Sequence[Path], on: Platform) -> tuple[tuple[str, float]
     return tuple(sorted(((n, us) for n, us in apart.items() if us > 0), key=lambda one: -one[1]))
 
 
+PER_GPU = "_per_gpu"
 _TIMES = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6, "sec": 1e6, "seconds": 1e6, "min": 60e6}
 _RATES = {
     "tokens/s/gpu": "tokens_per_s_per_gpu", "tokens/s": "tokens_per_s", "samples/s": "samples_per_s",
-    "tflop/s": "tflops_per_gpu", "mfu": "mfu",
+    "samples/s/gpu": "samples_per_s_per_gpu", "tflop/s": "tflops_per_gpu", "tflop/s/gpu": "tflops_per_gpu",
+    "mfu": "mfu",
 }  # fmt: skip
 _SCALES = {"k": 1e3, "m": 1e6, "g": 1e9}
 _ONE = re.compile(
     r"\s*(?P<number>\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<scale>[kKMG](?=[ \w]*/))?\s*(?P<unit>\D.*?)?\s*",
     re.IGNORECASE,
 )
-FIX = "write 812ms, 41.2k tokens/s, 3100 samples/s, 210 TFLOP/s or 38% MFU"
+FIX = "write 812ms, 41.2k tokens/s, 5100 tokens/s/gpu, 3100 samples/s, 210 TFLOP/s or 38% MFU"
 _NUMBER = r"[:=\s]*(\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?)"
 _TIME = r"(?:elapsed time per iteration|iteration time|iter[ _]time|step[ _]time|time/step|time per step)"
 _PER = r"\s*(?:/|_per_|\bper\b)\s*s(?:ec(?:ond)?)?s?"
@@ -287,7 +304,8 @@ _LOG: tuple[tuple[str, str, float], ...] = (
 
 torchtitan's ``tps`` counts one GPU, fairseq's ``wps`` all of them."""
 _PER_SECOND = re.compile(
-    r"(\d[\d,_]*(?:\.\d+)?)\s*([kKM]?)\s*(tok(?:ens?)?|samples?|images?|img|it(?:er)?)/s"
+    r"(\d[\d,_]*(?:\.\d+)?)\s*([kKM]?)\s*(tok(?:ens?)?|samples?|images?|img|it(?:er)?)/s(/gpu)?",
+    re.IGNORECASE,
 )
 _OF_PEAK = re.compile(r"(\d+(?:\.\d+)?)\s*%?\s*MFU", re.IGNORECASE)
 
@@ -326,9 +344,7 @@ def _unit(text: str) -> tuple[str, float] | None:
     if plain in _TIMES:
         return "time", _TIMES[plain]
     plain = plain.replace("tok/", "tokens/").replace("tflops", "tflop/s").replace("/s/s", "/s")
-    plain = plain.replace("images/", "samples/").replace("sequences/", "samples/").removesuffix("/gpu") + (
-        "/gpu" if plain.endswith("/gpu") and "tokens" in plain else ""
-    )
+    plain = plain.replace("images/", "samples/").replace("sequences/", "samples/")
     if plain in ("%mfu", "mfu%", "%"):
         return "mfu", 0.01
     return (_RATES[plain], 1.0) if plain in _RATES else None
@@ -343,9 +359,11 @@ def parse_log(line: str) -> Figure:
     rate = _PER_SECOND.search(line)
     if rate:
         value = float(rate[1].replace(",", "").replace("_", "")) * _SCALES.get(rate[2].lower(), 1.0)
-        if rate[3].startswith("it"):
+        counted = rate[3].lower()
+        if counted.startswith("it"):
             return Figure("time", 1e6 / value, rate[0])
-        return Figure("tokens_per_s" if rate[3].startswith("tok") else "samples_per_s", value, rate[0])
+        kind = "tokens_per_s" if counted.startswith("tok") else "samples_per_s"
+        return Figure(kind + ("_per_gpu" if rate[4] else ""), value, rate[0])
     peak = _OF_PEAK.search(line)
     if peak:
         return Figure("mfu", float(peak[1]) / 100, peak[0])

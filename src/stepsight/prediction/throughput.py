@@ -52,6 +52,7 @@ class Throughput:
     cost_per_step: float | None = None
     cost_per_million_samples: float | None = None
     cost_per_million_tokens: float | None = None
+    samples_per_s_per_gpu: float | None = None
 
 
 def throughput(
@@ -94,6 +95,7 @@ def throughput(
         cost_per_step=cost,
         cost_per_million_samples=_per_million(cost, setup.samples if setup else None),
         cost_per_million_tokens=_per_million(cost, setup.tokens if setup else None),
+        samples_per_s_per_gpu=samples / ranks if samples else None,
     )
 
 

@@ -22,7 +22,9 @@ from stepsight.records import closest, nearest
 
 WORKLOAD, NAME, MEMORY = ("workload", "model"), ("name", "run"), "memory_gb"
 TIMES = {"step_us": 1.0, "step_ms": 1e3, "step_s": 1e6}
-RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu", "mfu")
+RATES = (
+    "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "samples_per_s_per_gpu", "tflops_per_gpu", "mfu",
+)  # fmt: skip
 MEASURED = (*TIMES, *RATES)
 PLATFORM = "platform."
 LEAST = 1e-9
