@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from stepsight.capturing.step import save_step
 from stepsight.cli import cli
 from stepsight.commands import options
-from stepsight.commands.options import platform_assignments, split_assignments
+from stepsight.commands.options import count, platform_assignments, split_assignments
 from stepsight.commands.validate import TOPICS, Topics
 from stepsight.errors import InputError
 from stepsight.prediction.traced.whatif import QUESTIONS
@@ -171,3 +172,17 @@ def test_tables_of_a_file_belong_to_a_described_dlrm(tmp_path: Path, saved: str)
     for job in (("llama3-8b",), ("--model", "llama3-8b"), (saved,), ("--trace", str(tmp_path))):
         refused = run("predict", *job, *ON, "--tables", str(tables))
         assert isinstance(refused.exception, InputError) or refused.exit_code == 2, refused.output
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("15T", 15e12), ("1.5e9", 1.5e9), ("300b", 300e9), ("1_000", 1e3), ("2,000", 2e3), ("10K", 1e4)],
+)
+def test_a_count_is_plain_or_in_thousands_and_up(text: str, number: float) -> None:
+    assert count(text) == pytest.approx(number)
+
+
+@pytest.mark.parametrize("text", ["", "T", "many", "-5", "0", "nan", "inf", "3X"])
+def test_a_count_is_a_positive_number(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        count(text)

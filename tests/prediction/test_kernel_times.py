@@ -41,3 +41,18 @@ def test_a_prediction_writes_its_page_and_its_timeline(tmp_path: Path) -> None:
     prediction.save_timeline(tmp_path / "t.json")
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert "<html" in prediction.to_html()
+
+
+@pytest.mark.parametrize("name", ["allreduce", "AllReduce", "all-reduce", "all_reduce_perf"])
+def test_a_collective_is_known_as_nccl_writes_it(name: str) -> None:
+    assert stepsight.collective_time(name, "8xH100-SXM", 2**20).collective == "all_reduce"
+
+
+def test_an_unknown_collective_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'all_gather'"):
+        stepsight.collective_time("all_gathr", "8xH100-SXM", 2**20)
+
+
+def test_lookups_are_asked_with_their_tables() -> None:
+    with pytest.raises(InputError, match="tables and their indices"):
+        stepsight.kernel_time("embedding", "H100-SXM")

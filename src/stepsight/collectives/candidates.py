@@ -33,7 +33,7 @@ LINK_FAMILY = {
     "nvswitch": "nvlink", "nvlink_mesh": "nvlink", "nvlink_pairs": "pairs", "xgmi": "xgmi", "pcie": "pcie",
 }  # fmt: skip
 SLOW_NETWORKS = ("ethernet",)
-PCIE_NOTE = "bandwidth of a usual PCIe server, which differ severalfold: import nccl-tests of yours"
+PCIE_NOTE = "the bandwidth is that of a usual PCIe server; servers differ severalfold: import your nccl-tests"
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,10 @@ def _rank_curves(
             yield nearest, to_ranks(curves[nearest], kind, nearest, wanted, transfer)
 
 
+def _summed(names: Sequence[str]) -> list[str]:
+    return [f"2 × {names[0]}"] if len(names) > 1 and len(set(names)) == 1 else list(names)
+
+
 def _notes(names: Sequence[str], forced: bool) -> list[str]:
-    notes = [f"from {' + '.join(names)}"] if names else []
+    notes = [f"from {' + '.join(_summed(names))}"] if names else []
     return [*notes, "measured with the ring algorithm pinned"] if forced else notes

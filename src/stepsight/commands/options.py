@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -95,6 +96,22 @@ def value_text(value: object) -> str:
     if isinstance(value, bool | list | tuple):
         return json.dumps(value, default=str, ensure_ascii=False)
     return str(value)
+
+
+COUNT_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+def count(text: str) -> float:
+    """A positive number, plain or with a unit of 1000s: ``1.5e9``, ``300B``, ``15T``."""
+    plain = str(text).strip().replace("_", "").replace(",", "")
+    unit = plain[-1:].upper() if plain[-1:].isalpha() else ""
+    try:
+        number = float(plain[: len(plain) - len(unit)]) * COUNT_UNITS[unit]
+    except (KeyError, ValueError):
+        raise click.BadParameter(f"{text!r} is not a number; write 15e12, 15T, 300B, 500M or 10K") from None
+    if not 0 < number < math.inf:
+        raise click.BadParameter(f"{text!r} is not a number above zero")
+    return number
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

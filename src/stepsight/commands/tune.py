@@ -29,7 +29,7 @@ EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="How many to show.")
 @click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help=EPOCH_HELP)
 @click.option("--deadline-days", type=click.FloatRange(0, min_open=True), help=DEADLINE_HELP)
-@click.option("--tokens", type=click.FloatRange(0, min_open=True), help="Tokens of the whole run.")
+@click.option("--tokens", type=options.count, help="Tokens of the whole run: 15e12, 15T, 300B.")
 @click.option("--min-fit", type=click.FloatRange(0.05, 0.99), default=0.9, show_default=True, help=FIT_HELP)
 @options.path("--csv", "Write all rows here.")
 @options.search

@@ -103,6 +103,7 @@ def kernel_time(
     )
 
 
+LOOKUPS = ("embedding", "embedding_backward")
 MAY_BE_ZERO = frozenset({
     "bytes", "read_bytes", "write_bytes", "causal", "window", "padding", "indexed", "reordered", "flops",
 })  # fmt: skip
@@ -110,6 +111,9 @@ MAY_BE_ZERO = frozenset({
 
 def _check_family(family: str, where: str, problem: str) -> None:
     known = [name for name, value in FAMILIES.items() if value.dims]
+    if family in LOOKUPS:
+        fix = "predict a DLRM, or `stepsight shard` times the lookups of each table"
+        raise InputError(where, "its time depends on the tables and their indices", fix)
     if family not in known:
         raise InputError(where, problem, nearest(family, known))
 
@@ -158,8 +162,7 @@ def collective_time(
     >>> collective_time("all_reduce", "8xH100-SXM", 2**20).ranks
     8
     """
-    if kind not in COLLECTIVE_KINDS:
-        raise InputError(f"collective {kind!r}", "unknown", f"one of {', '.join(COLLECTIVE_KINDS)}")
+    kind = _collective(kind)
     on = platform if isinstance(platform, Platform) else load_platform(platform)
     n = ranks or on.spec.ranks
     if n > on.spec.ranks:
@@ -184,6 +187,19 @@ def collective_time(
         basis=estimate.note or _basis(estimate.source, n),
         note=estimate.note,
     )
+
+
+def _collective(name: str) -> str:
+    """The kind that is meant, also as NCCL and its tests write it (``AllReduce``, ``alltoall_perf``)."""
+    plain = _plain(name).removesuffix("perf")
+    for kind in COLLECTIVE_KINDS:
+        if _plain(kind) == plain:
+            return kind
+    raise InputError(f"collective {name!r}", "unknown", nearest(name, COLLECTIVE_KINDS))
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def _basis(source: Source, ranks: int) -> str:
