@@ -326,4 +326,7 @@ def changed(step: Asked, questions: Iterable[str]) -> Asked:
 def compared(step: Asked, questions: Iterable[str]) -> Comparison:
     """The step's prediction, and that of the step with every what-if applied."""
     after = changed(step, questions)
-    return compare(step.predicted(), after.predicted(), work_ratio=work_ratio(step, after, questions))
+    ratio = work_ratio(step, after, questions)
+    if isinstance(after, CapturedOn):
+        after = after.of_work(ratio, ratio * step.job.job.ranks / after.job.job.ranks)
+    return compare(step.predicted(), after.predicted(), work_ratio=ratio)
