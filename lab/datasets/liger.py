@@ -80,7 +80,7 @@ def _row(record: Mapping[str, str]) -> tuple[Row | None, str]:
 
 
 def streams(dtype: str, n: float, *kernels: tuple[str, float, float]) -> list[Kernel]:
-    """Element-wise kernels over ``n`` elements: operator, bytes read and written per element. A star behind
+    """Element-wise kernels over ``n`` elements: operator, bytes read and written per element. A star after
     the operator: operands are broadcast or strided."""
     return [
         Kernel.of(

@@ -186,3 +186,13 @@ def test_a_count_is_plain_or_in_thousands_and_up(text: str, number: float) -> No
 def test_a_count_is_a_positive_number(text: str) -> None:
     with pytest.raises(click.BadParameter):
         count(text)
+
+
+def test_the_prefix_of_a_rank_has_its_number_alone() -> None:
+    assert options.rank_prefixes("ip netns exec 'n{rank}'", 2) == [
+        ["ip", "netns", "exec", f"n{r}"] for r in (0, 1)
+    ]
+    assert options.rank_prefixes("", 2) == []
+    for wrong in ("ip {name}", "ip {}", "ip {", "ip 'n{rank}", "{rank.x}"):
+        with pytest.raises(InputError, match="--rank-prefix"):
+            options.rank_prefixes(wrong, 2)

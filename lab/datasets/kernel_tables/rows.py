@@ -23,10 +23,10 @@ DTYPES = {
 }  # fmt: skip
 
 BINARY = ("add", "mul", "div", "pow", "sub")
-"""Vector ops on two tensors; with a ``u`` behind the name one of them is a scalar."""
+"""Vector ops on two tensors; with a ``u`` after the name one of them is a scalar."""
 
 EVENT_TIMED_BOARDS = {"V100": "V100-PCIE-32G", "A100-40G": "A100-PCIE-40G", "A100-80G": "A100-PCIE-80G"}
-"""Boards behind the short names of the event-timed tables: those of nlp_fp32.csv, the same authors'
+"""Boards of the short names of the event-timed tables: those of nlp_fp32.csv, the same authors'
 (the V100 table peaks at 13.4 TFLOP/s, 0.96 of the PCIe board's 14.0)."""
 
 DTYPE_COLUMNS = ("dtype", "gemm_dtype", "attn_dtype", "precision")

@@ -73,7 +73,7 @@ def all_cases(data: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[LlmFile,
 
 
 def _read(file: LlmFile, row: Row) -> Case:
-    shown = {**row, "table": row.get("file", "").removesuffix(".csv")}
+    shown = {**row, "table": (row.get("file") or "").removesuffix(".csv")}
     try:
         name, group = file.label.format_map(shown), file.group.format_map(shown)
         try:

@@ -15,7 +15,7 @@ from stepsight.overheads.tables import LAUNCH, OpStats, Overheads, Stat, stem
 _CPU_EVENT_US, _GPU_EVENT_US = 2.0, 4.0
 """What the profiler of that era adds per CPU and per GPU event (METHOD §2)."""
 _RUNS_OF_SINGLE = 10
-"""Iterations behind the single-workload table, which states no counts."""
+"""Iterations of the single-workload table, which states no counts."""
 _KEPT_SHARE = 0.3
 """A short call is never taken to be the profiler's cost alone: this much of it stays."""
 

@@ -33,7 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 WITHOUT_HEAD = ("bert_large", "opt_13")
 """In inference these were measured without the language-model head: the roofline that stands
-concurrent each row fits our operator stream to 1–2 % without it and is 9 % and 5 % off with it;
+next to each row fits our operator stream to 1–2 % without it and is 9 % and 5 % off with it;
 all training rows fit with it."""
 _SPLIT = re.compile(r"(dp|tp|pp)(\d+)(?:_(\d+))?")
 OTHERS = ("neusight_ms", "habitat_ms", "roofline_ms", "micro_ms")

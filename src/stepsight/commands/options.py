@@ -211,7 +211,11 @@ def network(command: Command) -> Command:
 
 def rank_prefixes(prefix: str, ranks: int) -> list[list[str]]:
     """The words before each rank's command."""
-    return [shlex.split(prefix.format(rank=rank)) for rank in range(ranks)] if prefix else []
+    try:
+        return [shlex.split(prefix.format(rank=rank)) for rank in range(ranks)] if prefix else []
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        fix = "write {rank} for the rank's number, other braces twice, and close quotes"
+        raise InputError(f"--rank-prefix {prefix}", f"cannot be read ({error})", fix) from None
 
 
 def model(command: Command) -> Command:

@@ -53,7 +53,7 @@ class RankTrace:
     built: dict[tuple[int, bool], StepProgram] = field(default_factory=dict, compare=False, repr=False)
     """Programs made so far, by step and whether their kernels have sizes (`job.rank_program`)."""
     ahead_us: float = 0.0
-    """By how much its clock runs ahead of the first rank's (`rank_clocks`)."""
+    """By how much its clock runs ahead of the first rank's (`clock_offsets_us`)."""
 
     @property
     def path(self) -> str:

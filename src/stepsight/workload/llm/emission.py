@@ -21,7 +21,7 @@ from stepsight.workload.llm.pipeline import tensors_between
 from stepsight.workload.operators.optimizers import UPDATES
 
 GATHER, REDUCE = "parameter gather", "gradient reduce"
-"""The streams of ZeRO's collectives: parameters ahead of the compute that needs them, gradients behind."""
+"""The streams of ZeRO's collectives: parameters ahead of the compute that needs them, gradients after it."""
 ZeroMessage = tuple[str, str, float, int]
 """A collective of ZeRO: axis, kind, bytes of one, how many."""
 AFTER_WAIT = 2

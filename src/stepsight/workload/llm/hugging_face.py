@@ -94,7 +94,7 @@ _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 """Of this many layers one sees everything, where a configuration does not list its layers."""
 _ALL_WINDOWED = ("mistral", "mixtral", "phi3")
 _SWITCHED = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
-"""Models that state a window and use it only with ``use_sliding_window``, behind ``max_window_layers``."""
+"""Models that state a window and use it only with ``use_sliding_window``, after ``max_window_layers``."""
 _QWEN_FULL_LAYERS = 28
 """``max_window_layers`` where a configuration leaves it out (Qwen2Config)."""
 

@@ -27,8 +27,8 @@ from stepsight.workload.llm.operators import ForwardBackward
 
 OVERHEADS = area("overheads")
 SCALE_LAUNCHES = 2
-"""Launches concurrent one expert's product in fp8: both operands' scales are put into the order that it wants
-(Transformer Engine, MXFP8)."""
+"""Further launches of each expert's product in fp8: both operands' scales are put into the order that it
+wants (Transformer Engine, MXFP8)."""
 ROUTING_OPERATORS = {
     "router": (38, 24),
     "dispatcher": (34, 16),
@@ -226,7 +226,8 @@ def _exchanges(
     """Tokens to the ranks of their experts and back.
 
     ``expert_dispatch = "once"``: a token goes once to a node, and once to a rank, that holds several of its
-    experts. ``expert_overlap``: concurrent the experts' products, or all that another micro-batch computes.
+    experts. ``expert_overlap``: concurrent with the experts' products, or with all that another micro-batch
+    computes.
     """
     s, dtype = c.layout, c.training.dtype
     copies = Copies(x.active, x.groups, x.active_groups) if s.expert_dispatch == "once" else None

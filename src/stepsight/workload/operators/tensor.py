@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """The memory behind one or more tensors. ``persistent``: parameters, buffers and inputs."""
+    """The memory of one or more tensors. ``persistent``: parameters, buffers and inputs."""
 
     bytes: int
     persistent: bool = False
