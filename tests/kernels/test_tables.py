@@ -20,6 +20,7 @@ def test_the_fp32_gemm_layout_whose_n_is_the_reduction() -> None:
         "m": [8],
         "n": [32],
         "k": [16],
+        "shared": [0],
     }
 
 

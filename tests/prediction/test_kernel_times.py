@@ -9,6 +9,7 @@ import pytest
 
 import stepsight
 from stepsight.errors import InputError
+from stepsight.prediction.kernel_times import time_table
 
 GPT2 = "examples/gpt2.toml"
 
@@ -56,3 +57,17 @@ def test_an_unknown_collective_names_the_nearest() -> None:
 def test_lookups_are_asked_with_their_tables() -> None:
     with pytest.raises(InputError, match="tables and their indices"):
         stepsight.kernel_time("embedding", "H100-SXM")
+
+
+def test_a_shared_matrix_is_the_left_or_the_right_one() -> None:
+    sizes = {"batch": 64, "m": 64, "n": 4096, "k": 4096}
+    alone, shared = (
+        stepsight.kernel_time("gemm", "H100-SXM", "bf16", **sizes, **more) for more in ({}, {"shared": 2})
+    )
+    assert shared.speed_of_light_us < alone.speed_of_light_us
+    with pytest.raises(InputError, match="shared: is 7"):
+        stepsight.kernel_time("gemm", "H100-SXM", "bf16", **sizes, shared=7)
+    with pytest.raises(InputError, match="table: shared: is 7"):
+        time_table(
+            {name: [size] for name, size in {"gpu": "H100-SXM", "op": "gemm", **sizes, "shared": 7}.items()}
+        )

@@ -128,10 +128,17 @@ def _check_sizes(family: str, sizes: Mapping[str, float]) -> None:
             raise InputError(
                 f"size {key}={value:g}", f"must be a whole number of at least {least}", "give a real size"
             )
+    _check_shared(np.array([sizes.get("shared", 0)]), "size shared")
     missing = missing_sizes(family, sizes)
     if missing:
         fix = "give " + ", ".join(f"{name}=…" for name in missing)
         raise InputError(f"kernel {family}", f"needs {', '.join(missing)}", fix)
+
+
+def _check_shared(given: FloatArray, where: str) -> None:
+    """Which matrix all of a batch have in common."""
+    for wrong in given[~np.isin(given, (0, 1, 2))].tolist():
+        raise InputError(where, f"is {wrong:g}", "1: one left matrix for all of a batch, 2: one right one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +291,7 @@ def _sizes(table: Table, family: str, at: IntArray, where: str) -> dict[str, Flo
     _check_family(family, f"{where}, row {int(at[0]) + 1}", f"unknown op {family!r}")
     wanted = FAMILIES[family].dims
     dims = {key: numbers(table, key, at, where) for key in wanted if key in table}
+    _check_shared(dims.get("shared", np.zeros(1)), f"{where}: shared")
     missing = missing_sizes(family, dims)
     if missing:
         raise InputError(
