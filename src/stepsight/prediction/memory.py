@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepsight.hardware.gpus import gpu_catalogue
-from stepsight.hardware.spec import GpuSpec, usable_bytes
+from stepsight.hardware.spec import GpuSpec
 from stepsight.program.setup import Setup
 
 MEMORY_SPREAD = 0.08
@@ -91,8 +91,7 @@ def what_would_help(memory: MemoryLine, gpu: GpuSpec | None) -> tuple[str, ...]:
         if e.gpu.usable_bytes >= memory.total_bytes and (gpu is None or e.gpu.vendor == gpu.vendor)
     )
     names = ", ".join(name for _, name in room[:MOST_GPUS])
-    needed_gb = math.ceil(memory.total_bytes / usable_bytes(1))
-    larger = f"a GPU with {needed_gb:,} GB or more: {names}"
+    larger = f"a GPU with more memory: {names}"
     none = "no GPU of the catalogue has this much memory: spread the model over more GPUs"
     return (*helps, larger if room else none)
 

@@ -201,7 +201,12 @@ def _rows(rows: Sequence[Row]) -> Listing:
             number = refused.setdefault(row.reason, len(refused) + 1)
             cells += [f"{WORDS.get(row.status, row.status)} [{number}]", *[""] * (len(results) - 1)]
         listed.append(cells)
-    below = [f"framework: {', '.join(frameworks)}"] if (frameworks := frameworks_of(rows)) else []
+    frameworks = frameworks_of(rows)
+    below = [f"framework: {', '.join(frameworks)}"] if frameworks else []
+    if len(frameworks) > 1 and "training.framework" not in varied:
+        titles.append("framework")
+        listed = [[*cells, row.framework] for cells, row in zip(listed, rows, strict=True)]
+        below = ["rows differ in the framework too: --set framework=NAME compares them in one"]
     below += [f"[{number}] {reason}" for reason, number in refused.items()]
     return Listing("", titles, listed, below=below, edge=False)
 

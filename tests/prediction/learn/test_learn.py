@@ -237,3 +237,10 @@ def test_one_changed_setting_leaves_the_stack_as_it_is() -> None:
         "training.attention=eager",
     )
     assert job.changed("parallel.zero=1").assignments == ("parallel.tensor=4", "parallel.zero=1")
+
+
+def test_runs_of_several_platforms_are_pointed_to_the_option(tmp_path: Path) -> None:
+    runs = tmp_path / "runs.csv"
+    runs.write_text("workload,platform,step_ms\nllama3-8b,8xH100-SXM,1200\n")
+    with pytest.raises(InputError, match="has a column platform; name it with --platform"):
+        learn(runs, "8xH100-SXM")

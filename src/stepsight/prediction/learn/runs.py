@@ -63,6 +63,11 @@ def read_runs(path: str | Path, platform: str | Path, overrides: tuple[str, ...]
 def _check_columns(columns: Iterable[str], where: str) -> None:
     if not any(name in columns for name in WORKLOAD):
         raise InputError(where, "has no column workload", f"for example\n{EXAMPLE}")
+    if PLATFORM.rstrip(".") in columns:
+        fix = (
+            "name it with --platform, one file for each; columns such as platform.link.gbps change its fields"
+        )
+        raise InputError(where, "has a column platform", fix)
     if not any(name in columns for name in MEASURED):
         near = next((c for c in columns if closest(c, MEASURED)), None)
         fix = nearest(near, MEASURED) if near else f"one of {', '.join(MEASURED)}"
