@@ -104,7 +104,8 @@ class CapturedStep:
         """Everything a reader of the prediction should know about the capture."""
         notes = list(self.notes)
         if self.samples.count and not self.samples.stated:
-            each = f"{self.samples.count / self.steps:g} {self.samples.kind}"
+            count = self.samples.count / self.steps
+            each = f"{count:,.{0 if count == int(count) else 1}f} {self.samples.kind}"
             notes.append(f"{each} per step: the first dimension of the model's input (or state --batch)")
         if self.guessed:
             listed = ", ".join(f"{name} ×{count}" for name, count in sorted(self.guessed.items()))
