@@ -203,7 +203,7 @@ def lesson_report(lesson: Lesson) -> Report:
         for word, f, s in lesson.moved
     ]
     title = "takes this many times as long as predicted without runs"
-    below = [f"left out: {one}" for one in lesson.evidence.left_out]
+    below = [*(f"left out: {one}" for one in lesson.evidence.left_out), *(f"note: {n}" for n in lesson.notes)]
     if abs(math.log(memory)) > 0.01:
         below.append(f"memory: {memory:.2f} times the predicted peak")
     return Report(

@@ -183,6 +183,12 @@ def test_a_run_that_was_learned_from_is_predicted_as_the_lesson_says(tmp_path: P
     assert any("jobs like this ×" in note for note in mine[3].notes)
 
 
+def test_runs_of_another_machine_are_doubted(runs: Path) -> None:
+    assert not learn(runs, PLATFORM).notes
+    other = "2x8xA100-SXM4-80G"
+    assert f"check that {other} is the" in learn(runs, other).notes[0]
+
+
 def test_a_bad_job_of_a_learned_file_is_named(runs: Path, tmp_path: Path) -> None:
     text = learn(runs, PLATFORM).text("mine")
     path = tmp_path / "mine.toml"

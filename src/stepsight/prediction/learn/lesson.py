@@ -19,6 +19,8 @@ from stepsight.prediction.learn.regression import UNLEARNED, Posterior
 from stepsight.prediction.learn.regression import learn as regress
 from stepsight.prediction.learn.runs import Run, read_runs
 
+FAR_OFF = 2.0
+"""Runs that all differ from their predictions by more than this factor, one way, ran something else."""
 KS = (0, 1, 2, 3, 5, 10)
 """Numbers of runs that the curve is drawn for."""
 DRAWS = 20
@@ -80,8 +82,21 @@ class Lesson:
             "shared": one.shared,
             "memory": self.learned.memory,
             "left_out": list(one.left_out),
+            "notes": list(self.notes),
             "rows": [row.to_dict() for row in self.rows],
         }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Runs that are all far off in the same direction rarely ran what is described."""
+        logs = [math.log(row.measured_us / row.before_us) for row in self.rows]
+        if not logs or min(map(abs, logs)) < math.log(FAR_OFF) or min(logs) * max(logs) < 0:
+            return ()
+        times = math.exp(float(np.median(logs)))
+        return (
+            f"every run takes about {times:.2g} times its prediction: check that {self.based_on} is the"
+            " platform they ran on, and that each row states its layout and batch",
+        )
 
     @property
     def moved(self) -> list[tuple[str, float, float]]:
