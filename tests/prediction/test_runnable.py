@@ -88,6 +88,13 @@ def test_a_clearly_faster_attention_kernel_is_named_with_its_gain() -> None:
     assert not hints("B200", "cudnn") and not hints("A100", "flash2") and not hints("MI355X", "flash2")
 
 
+def test_a_layout_by_default_that_waits_for_its_exchanges_is_pointed_out() -> None:
+    (hint,) = (n for n in predict("deepseek-v3", "64x8xH100-SXM-400G").notes if "no layout was stated" in n)
+    assert "FSDP over 512 GPUs" in hint and "(ep)" in hint and "stepsight tune" in hint
+    for name, sets in (("llama3-8b", {}), ("deepseek-v3", {"ep": 8})):
+        assert not any("no layout" in n for n in predict(name, "64x8xH100-SXM-400G", set=sets).notes)
+
+
 def test_a_kernel_in_a_type_without_units() -> None:
     sizes = ["--dim", "m=512", "--dim", "n=512", "--dim", "k=512"]
     refused = CliRunner().invoke(cli, ["kernel", "gemm", "--gpu", "A100", "--dtype", "fp8", *sizes])

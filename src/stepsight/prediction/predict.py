@@ -14,7 +14,7 @@ from stepsight.errors import InputError
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD, Prediction, explain, predict_job
-from stepsight.prediction.breakdown import RankSummary, Sensitivity
+from stepsight.prediction.breakdown import EXPOSED, RankSummary, Sensitivity
 from stepsight.prediction.embedding import embedding_figures
 from stepsight.prediction.language import left_out, predict_language
 from stepsight.prediction.memory import MemoryLine
@@ -24,6 +24,7 @@ from stepsight.prediction.runnable import (
     check_runnable,
     faster_attention,
     language_warnings,
+    layout_left_open,
     missing_units,
 )
 from stepsight.prediction.throughput import job_flops
@@ -111,9 +112,11 @@ def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
 
 
 def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:
-    """What a reader should know of a language model's platform, type and attention before all else."""
-    share = found.breakdown_us.get("attention", 0.0) / found.step_time_us
-    return (*language_warnings(c, on.spec.gpu), *on.notes, *borrowed(c), *faster_attention(c, on, share))
+    """What a reader should know of a language model's platform, type, layout and attention first."""
+    shares = {part: us / found.step_time_us for part, us in found.breakdown_us.items()}
+    layout = layout_left_open(c, shares.get(EXPOSED, 0.0))
+    attention = faster_attention(c, on, shares.get("attention", 0.0))
+    return (*language_warnings(c, on.spec.gpu), *on.notes, *layout, *borrowed(c), *attention)
 
 
 def _loaded(

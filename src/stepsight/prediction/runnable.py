@@ -21,6 +21,8 @@ from stepsight.workload.llm.recipe import recipe_of
 
 OUTPACED = ("flash", FLASH2, "flash1")
 """Kernels that a newer one of the same GPU replaces without another change."""
+MUCH = 0.25
+"""A share of the step that is worth another layout."""
 CLEARLY = 0.03
 """Share of the step from which a faster kernel is worth a line."""
 
@@ -95,6 +97,20 @@ def precision_warning(answer: Prediction) -> str:
     stated = answer.setup.precision if answer.setup else ""
     precision = stated or (answer.throughput.dtype if answer.timeline.priced.job.distinct_ops() else "")
     return "" if gpu is None or not precision or has_units(gpu, precision) else emulated(gpu, precision)
+
+
+def layout_left_open(c: LanguageConfig, exposed: float) -> tuple[str, ...]:
+    """A line where nobody stated a layout, and the one by default waits for communication much of the step.
+
+    ``exposed``: the share of the step that exposed communication takes.
+    """
+    if "recompute" not in c.left_open or c.layout.zero != 3 or exposed < MUCH:
+        return ()
+    experts = ", expert parallelism (ep)" if c.model.experts else ""
+    return (
+        f"no layout was stated: FSDP over {c.ranks:,} GPUs waits for communication {share(exposed)} of the"
+        f" step; stepsight tune searches tensor and pipeline parallelism (tp, pp){experts} and micro-batches (mbs)",
+    )
 
 
 def faster_attention(c: LanguageConfig, platform: Platform, attention_share: float) -> tuple[str, ...]:
