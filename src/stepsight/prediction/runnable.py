@@ -109,7 +109,8 @@ def layout_left_open(c: LanguageConfig, exposed: float) -> tuple[str, ...]:
     experts = ", expert parallelism (ep)" if c.model.experts else ""
     return (
         f"no layout was stated: FSDP over {c.ranks:,} GPUs waits for communication {share(exposed)} of the"
-        f" step; stepsight tune searches tensor and pipeline parallelism (tp, pp){experts} and micro-batches (mbs)",
+        f" step; stepsight tune searches tensor and pipeline parallelism (tp, pp){experts} and micro-batches"
+        " (mbs)",
     )
 
 
