@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import log
 
-import numpy as np
-
 from stepsight.capturing.calls import CallRecord, HostOperator, Record, StepRecords
 from stepsight.capturing.inductor import as_compiled, padded
-from stepsight.dtypes import dtype_bytes
-from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.columns import batches
 from stepsight.program.aten.call import AtenCall, Lowered, TensorFact, lists_of_tensors, read_bytes
 from stepsight.program.job import Kernel
 from stepsight.program.variants import classify
@@ -129,11 +126,7 @@ def place(t: TensorFact) -> tuple[int, int, int]:
 
 def traffic_bytes(kernels: Iterable[Kernel]) -> float:
     """What the kernels move one by one."""
-    total = 0.0
-    for k in kernels:
-        sizes = {name: np.array([float(value)]) for name, value in k.dims}
-        total += float(FAMILIES[k.family].bytes(sizes, np.array([float(dtype_bytes(k.dtype))]))[0])
-    return total
+    return sum(float(batch.bytes.sum()) for batch in batches(list(kernels)))
 
 
 MOST = 64
