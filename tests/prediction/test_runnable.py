@@ -95,6 +95,13 @@ def test_a_layout_by_default_that_waits_for_its_exchanges_is_pointed_out() -> No
         assert not any("no layout" in n for n in predict(name, "64x8xH100-SXM-400G", set=sets).notes)
 
 
+def test_a_batch_by_default_that_leaves_the_device_idle_is_pointed_out() -> None:
+    (hint,) = (n for n in predict("vit-b-16", "8xA100-SXM4-80G").notes if "no batch was stated" in n)
+    assert "one image per rank" in hint and "mbs=" in hint
+    stated = predict("vit-b-16", "8xA100-SXM4-80G", set={"mbs": 1})
+    assert not any("no batch" in n for n in stated.notes) and not stated.assumed.get("default_batch")
+
+
 def test_a_kernel_in_a_type_without_units() -> None:
     sizes = ["--dim", "m=512", "--dim", "n=512", "--dim", "k=512"]
     refused = CliRunner().invoke(cli, ["kernel", "gemm", "--gpu", "A100", "--dtype", "fp8", *sizes])

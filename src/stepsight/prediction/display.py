@@ -120,13 +120,13 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
-def energy_words(e: Energy) -> str:
+def energy_words(e: Energy, kind: str = "samples") -> str:
     """``61.3 kJ (17.0 Wh) per step, 0.94 J per token, 612 W per GPU, clock 74 % of boost``."""
     words = [f"{_scaled(e.step_j, 'J')} ({_scaled(e.step_wh, 'Wh')}) per step"]
     if e.j_per_token is not None:
         words.append(f"{e.j_per_token:.3g} J per token")
     elif e.j_per_sample is not None:
-        words.append(f"{e.j_per_sample:.3g} J per sample")
+        words.append(f"{e.j_per_sample:.3g} J per {kind.removesuffix('s')}")
     words.append(f"{e.gpu_w:.0f} W per GPU")
     words.append(f"clock {100 * e.clock:.0f} % of boost")
     if e.grams_co2 is not None:

@@ -14,11 +14,12 @@ from stepsight.errors import InputError
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD, Prediction, explain, predict_job
-from stepsight.prediction.breakdown import EXPOSED, RankSummary, Sensitivity
+from stepsight.prediction.breakdown import EXPOSED, IDLE, RankSummary, Sensitivity
 from stepsight.prediction.embedding import embedding_figures
 from stepsight.prediction.language import left_out, predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import (
+    batch_left_open,
     borrowed,
     check_job,
     check_runnable,
@@ -114,7 +115,7 @@ def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
 def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:
     """What a reader should know of a language model's platform, type, layout and attention first."""
     shares = {part: us / found.step_time_us for part, us in found.breakdown_us.items()}
-    layout = layout_left_open(c, shares.get(EXPOSED, 0.0))
+    layout = (*layout_left_open(c, shares.get(EXPOSED, 0.0)), *batch_left_open(c, shares.get(IDLE, 0.0)))
     attention = faster_attention(c, on, shares.get("attention", 0.0))
     return (*language_warnings(c, on.spec.gpu), *on.notes, *layout, *borrowed(c), *attention)
 

@@ -114,6 +114,17 @@ def layout_left_open(c: LanguageConfig, exposed: float) -> tuple[str, ...]:
     )
 
 
+def batch_left_open(c: LanguageConfig, idle: float) -> tuple[str, ...]:
+    """A line where nobody stated a batch, and the one by default leaves the device waiting for the host."""
+    if c.states_batch or idle < MUCH:
+        return ()
+    each = "image" if c.model.patches else "sequence"
+    return (
+        f"no batch was stated: with one {each} per rank the device waits for the host {share(idle)}"
+        " of the step; state one, as --set mbs=64",
+    )
+
+
 def faster_attention(c: LanguageConfig, platform: Platform, attention_share: float) -> tuple[str, ...]:
     """A line where another attention kernel of this GPU would clearly shorten the step.
 

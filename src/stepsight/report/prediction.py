@@ -207,7 +207,8 @@ def _headline(p: Prediction) -> Text:
         utilisation = dict(rates).get("MFU")
         text.append(f"\nMFU        {utilisation} {peak_words(p)}" if utilisation else "")
     if p.energy is not None:
-        text.append(f"\nenergy     {energy_words(p.energy)}")
+        kind = p.setup.sample_kind if p.setup else "samples"
+        text.append(f"\nenergy     {energy_words(p.energy, kind)}")
     return text
 
 

@@ -266,6 +266,7 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
     for section in sections.values():
         section.finish(sections)
     stated = fields.has("global_batch") or fields.has("batch_per_rank")
+    stated |= parallel.has("micro_batch") and layout.pipeline == 1
     config = LanguageConfig(
         name, family, model, sequence, batch, training, layout, framework, document_tokens, stated, source,
         notes, recipe.name,
