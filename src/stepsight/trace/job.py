@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepsight.program.job import Collective, Group, Job, Kernel, Op, RankProgram, Sizing
+from stepsight.program.job import Collective, Group, Job, Op, RankProgram
 from stepsight.program.observation import (
     Observation,
     ObservedJob,
@@ -76,6 +76,7 @@ def job_of(run: TraceRun, programs: dict[int, StepProgram]) -> ObservedJob:
                     by_itself(o, seen) if o.collective and o.collective.group == name else (o, seen)
                     for o, seen in ops[r]
                 ]
+            groups[_alone(name)] = tuple(Group(_alone(name), (r,)) for r in range(run.world_size))
         _without_waiting(run, programs, ops, _meetings(programs, groups, apart))
     stand_in = _stand_ins(run, order)
     index = {r: i for i, r in enumerate(order)}
@@ -236,16 +237,18 @@ def unmatched(
 
 
 def by_itself(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
-    """The op with its collective as a kernel of known time on the collective's stream."""
+    """The op with its collective as it was measured, waiting included, and without a meeting of ranks."""
     c = op.collective
     if c is None:
         return op, seen
-    kernel = Kernel.of(
-        "elementwise", c.dtype, operator=c.kind, stream=c.stream, sizing=Sizing.UNKNOWN, elements=1.0,
-        read_bytes=c.bytes, write_bytes=c.bytes,
-    )  # fmt: skip
     opaque = replace(of_collective(op, seen), opaque=True)
-    return replace(op, collective=None, kernels=(*op.kernels, kernel)), with_collective(seen, opaque)
+    alone = replace(c, group=_alone(c.group), send_bytes=None)
+    return replace(op, collective=alone), with_collective(seen, opaque)
+
+
+def _alone(group: str) -> str:
+    """The name of a group's ranks as groups of one."""
+    return f"{group} (unmatched)"
 
 
 Calls = Mapping[tuple[str, int], tuple[Collective, Observation]]
