@@ -1,11 +1,13 @@
 """Llama with FSDP2 and tensor parallelism (sequence parallel), activation checkpointing and torch.compile.
 
 Laid out as torchtitan does it: a mesh of data and tensor dimensions, RMSNorm and the residual stream sharded
-along the sequence, bf16 parameters with fp32 reduction, fused AdamW, gradient clipping.
+along the sequence, logits and loss along the vocabulary, bf16 parameters with fp32 reduction, fused AdamW,
+gradient clipping.
 """
 
 import argparse
 import os
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,7 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -104,7 +107,7 @@ def shard_tensors(model, mesh):
     top = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
     }
     parallelize_module(model, mesh, top)
     for block in model.layers:
@@ -192,7 +195,8 @@ def loss_of(tokens):
 
 for _ in range(10):
     tokens = torch.randint(0, 128256, (options.batch, options.sequence + 1), device="cuda")
-    loss_of(tokens).backward()
+    with loss_parallel() if options.tensor > 1 else nullcontext():
+        loss_of(tokens).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()

@@ -76,6 +76,10 @@ def test_sharded_and_tensor_parallel_modules_communicate_in_their_own_groups(tmp
     assert {g.ranks for g in step.job.groups["tp"]} == {(0, 1), (2, 3)}
     products = [k.dims for op in step.job.programs[0].ops for k in op.kernels if k.family == "gemm"]
     assert dict(products[0])["n"] == 128  # each of two ranks holds half of the columns
+    ops = step.job.programs[0].ops
+    reduced = [i for i, op in enumerate(ops) if op.collective and op.collective.group == "tp"]
+    awaited = {wait.on for op in ops for wait in op.waits if wait.waiter == "compute"}
+    assert set(reduced) <= awaited  # the next layer needs the sum
 
 
 def test_ties_and_optimizers_survive_the_move_and_silu_has_its_kernel(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ from stepsight.program.aten.images import is_channels_last
 
 LARGE_BYTES = 1 << 20
 """Parameters on the CPU from this size on have no data either, so that large models build without memory."""
+_SAME_TENSOR = ("wait_tensor", "_wrap_tensor_autograd")
+"""Functional operators that hand their argument on; the second (torch 2.13) marks one that is still on its way."""
 FUNCTIONAL = ("_c10d_functional::", "c10d_functional::", "c10d::")
 """Namespaces of collectives that are operators of the dispatcher."""
 MARK = "stepsight#"
@@ -195,7 +197,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _functional(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A collective that is an operator: its result without data, and a note of what it sends."""
-        out = args[0] if func._schema.name.endswith("wait_tensor") else self._without_data(func, args, kwargs)
+        same = func._schema.name.endswith(_SAME_TENSOR)
+        out = args[0] if same else self._without_data(func, args, kwargs)
         for t in tensors_in(out):
             if _is_cuda(t):
                 self.liveness.seen(t, stream_number())
