@@ -45,7 +45,7 @@ from stepsight.program.aten.images import is_channels_last
 LARGE_BYTES = 1 << 20
 """Parameters on the CPU from this size on have no data either, so that large models build without memory."""
 _SAME_TENSOR = ("wait_tensor", "_wrap_tensor_autograd")
-"""Functional operators that hand their argument on; the second (torch 2.13) marks one that is still on its way."""
+"""Functional operators that hand their argument on; the second (torch 2.13) marks one that is under way."""
 FUNCTIONAL = ("_c10d_functional::", "c10d_functional::", "c10d::")
 """Namespaces of collectives that are operators of the dispatcher."""
 MARK = "stepsight#"
