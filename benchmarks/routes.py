@@ -1,7 +1,8 @@
-"""One model by several routes: a file, its name, a config.json; with --captured a file and captured scripts.
+"""One model by several routes: a file, its name, a config.json; with --captured a file and captured scripts;
+with --traced profiles of real runs (a folder of measured traces) and the scripts that were run, captured.
 Prints the tables of docs/architecture.md.
 
-python benchmarks/routes.py [--captured]
+python benchmarks/routes.py [--captured | --traced ../shared/data/traces]
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stepsight import Prediction, capture, load_platform, load_workload, predict
+from stepsight import Prediction, capture, load_platform, load_workload, predict, predict_trace
 from stepsight.workload.files import load_model
 
 PLATFORMS = ("8xH100-SXM", "8xA100-SXM4-80G", "8xB200-SXM", "2x8xH100-SXM-400G")
@@ -43,6 +44,32 @@ EAGER = {
     "training.attention": "flash", "training.optimizer": "adamw", "sequence": "4096", "tied": "false",
 }  # fmt: skip
 """What the scripts do: DistributedDataParallel, autocast, fused AdamW."""
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "capture"
+PROFILED = (
+    ("opt_zero1.py", ("--dtype", "bfloat16"), "8xA800-SXM4-80G", "liplus_zero1_n122248036_415351"),
+    ("opt_zero1.py", ("--dtype", "float16"), "8xV100-SXM2-32G", "liplus_zero1_n31145242_1056079"),
+    ("resnet50_ddp.py", (), "8xV100-SXM2-32G", "liplus_ddp_n31145242_966278"),
+)
+"""Script, its arguments, platform, and the profile of a run of the same model, batch and parallelism."""
+
+
+def traced(folder: Path) -> None:
+    """The captured script and the profile by its models alone, with what the profile measured."""
+    print("| script | platform | route | step | products | vector | exposed |\n|---|---|---|---|---|---|---|")
+    for script, options, platform, profile in PROFILED:
+        of_run = predict_trace([str(folder / profile)], models_only=True)
+        found = {
+            "captured": predict(capture(EXAMPLES / script, platform, arguments=options), platform),
+            "trace, models alone": of_run,
+        }
+        for route, p in found.items():
+            products = sum(p.breakdown_us.get(part, 0.0) for part in ("gemm", "conv", "attention"))
+            parts = (p.step_time_us, products, p.breakdown_us["vector"], p.exposed_communication_us)
+            row = " | ".join(f"{us / 1e3:.1f} ms" for us in parts)
+            print(f"| `{script}` | {platform} | {route} | {row} |", flush=True)
+        print(f"| `{script}` | {platform} | measured | {of_run.measured_us / 1e3:.1f} ms | | | |", flush=True)
 
 
 def captured(folder: Path) -> dict[str, dict[str, Prediction]]:
@@ -82,6 +109,9 @@ def routes(folder: Path) -> dict[str, dict[str, Prediction]]:
 
 
 def main() -> None:
+    if "--traced" in sys.argv:
+        traced(Path(sys.argv[sys.argv.index("--traced") + 1]))
+        return
     with tempfile.TemporaryDirectory() as folder:
         found = (captured if "--captured" in sys.argv else routes)(Path(folder))
     print("| route | platform | step | GEMM | attention | memory |\n|---|---|---|---|---|---|")
