@@ -219,7 +219,7 @@ def test_packed_sequences_of_different_length_keep_their_measured_time() -> None
 
 
 def test_a_function_of_another_library_keeps_its_measured_time() -> None:
-    kind = "ScaledMaskedSoftmax", [[4, 8, 128, 128]], "scaled_masked_softmax_warp_forward<float>"
+    kind = "MySoftmax", [[4, 8, 128, 128]], "my_softmax_warp_forward<float>"
     ((k, seen),) = observed(*kind)
     assert k.sizing is Sizing.UNKNOWN and seen.opaque
 
@@ -233,3 +233,34 @@ def test_communication_of_other_libraries_keeps_its_time() -> None:
 def test_impossible_sizes_count_as_none(dims: Any) -> None:
     k = kernel("aten::add", dims, STREAM, **SMALL)
     assert k.sizing is Sizing.COUNTED or k.dim("elements") <= 8
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "family", "sizes"),
+    [
+        ("ScaledUpperTriangMaskedSoftmax", [[32, 128, 128], []], "softmax", (4096, 128)),
+        ("ScaledUpperTriangMaskedSoftmaxBackward", [[32, 128, 128]], "softmax_backward", (4096, 128)),
+        ("FusedLayerNormAffineFunction", [[16, 4, 256], [256], [256]], "layer_norm", (64, 256)),
+        ("FusedLayerNormAffineFunctionBackward", [[16, 4, 256]], "layer_norm_backward", (64, 256)),
+    ],
+)
+def test_fused_functions_of_megatron_and_apex_have_the_sizes_of_their_input(
+    op: str, dims: Any, family: str, sizes: tuple[int, int]
+) -> None:
+    k = kernel(
+        op, dims, "void (anonymous namespace)::scaled_fused_kernel<c10::Half>", types=["c10::Half"] * 3
+    )
+    assert (k.family, k.dim("rows"), k.dim("cols"), k.dtype) == (family, *sizes, "fp16")
+
+
+def test_a_transposed_convolution_is_the_input_gradient_of_the_one_that_leads_back() -> None:
+    dims = [[8, 64, 16, 16], [64, 32, 2, 2], [], [], [], [], []]
+    scalars = ["", "", "[0, 0]", "[0, 0]", "[2, 2]", "[1, 1]", "1"]
+    k = kernel("aten::cudnn_convolution_transpose", dims, "sm80_xmma_dgrad_implicit_gemm", scalars=scalars)
+    assert (k.family, k.dim("c_in"), k.dim("c_out"), k.dim("h"), k.dim("stride")) == (
+        "conv_dgrad",
+        32,
+        64,
+        32,
+        2,
+    )

@@ -37,6 +37,8 @@ SLOW_CLOCKS = {"NVIDIA A100-PCIE-40GB": "as at half of the clock"}
 """Traces recorded below the GPU's usual clock; shown, not judged. On this one GEMMs and kernels bound by
 instructions take 1.6 to 1.9 times as long and small kernels twice, while large concatenations reach the full
 bandwidth."""
+CALL = ("file", "rank", "op", "input_dims", "input_types")
+"""What rows of one call share."""
 COLLECTIVE = "nccl"
 LOOKUP = "split_embedding"
 """FBGEMM's lookups and their gradients, which a row's shapes do not size (see `validate embedding`)."""
@@ -77,16 +79,28 @@ def _families(gpu: str, part: Table) -> Iterator[tuple[str, Judged]]:
         if batch.family in EMBEDDING_FAMILIES or batch.family not in FAMILIES:
             continue
         own = times[batch.positions]
+        if batch.family.startswith("attention"):
+            batch, own = _whole_calls(batch, own, part)
         kept = np.nonzero((own > ABOVE_US) & ~lookups[batch.positions] & _possible(batch, own, entry.gpu))[0]
         if len(kept):
             chosen = batch.take(kept)
             answer = models.estimate_batch(chosen)
-            judged = Judged.of("", answer.time_us, times[chosen.positions], answer.spread, "")
+            judged = Judged.of("", answer.time_us, own[kept], answer.spread, "")
             groups.setdefault(batch.family, []).append(judged)
     for family, parts in groups.items():
         kind = f"in traces: {family}"
         used = f"kernels above {ABOVE_US:.0f} µs"
         yield family, Judged.pooled(f"{kind} {gpu}", parts, used, kind)
+
+
+def _whole_calls(batch: Batch, time_us: FloatArray, part: Table) -> tuple[Batch, FloatArray]:
+    """Calls of attention with the time of all their kernels: a gradient has three."""
+    call = [tuple(str(part[key][at]) for key in CALL) for at in batch.positions]
+    together: dict[tuple[str, ...], list[int]] = {}
+    for i, key in enumerate(call):
+        together.setdefault(key, []).append(i)
+    first = np.array([members[0] for members in together.values()])
+    return batch.take(first), np.array([time_us[members].sum() for members in together.values()])
 
 
 def _possible(batch: Batch, time_us: FloatArray, spec: GpuSpec) -> npt.NDArray[np.bool_]:

@@ -48,6 +48,21 @@ _OTHER_COMMUNICATION = re.compile(
 )
 """Communication by other libraries than NCCL: kernels that wait for other GPUs, whatever their inputs are."""
 _ATTENTION_OP = re.compile(r"flash_?att|scaled_dot_product|efficient_attention|fmha", re.IGNORECASE)
+_FUSED = {
+    "ScaledUpperTriangMaskedSoftmax": ("softmax", "causal"),
+    **dict.fromkeys(("ScaledMaskedSoftmax", "ScaledSoftmax"), ("softmax", "")),
+    **dict.fromkeys(
+        (
+            "FusedLayerNormAffineFunction",
+            "FusedLayerNormFunction",
+            "FastLayerNormFN",
+            "FusedRMSNormAffineFunction",
+        ),
+        ("layer_norm", ""),
+    ),
+}
+"""Autograd functions of Megatron-LM and apex: the family of their kernel, and its variant. They work on rows
+of their input; the profiler records a gradient under the same name and "Backward"."""
 _IN_PART = re.compile(r"slice|split|select|embedding|index")
 """What Inductor names fused kernels by when they read or write a part of a tensor."""
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose", re.IGNORECASE)
@@ -91,7 +106,8 @@ class Call:
         inputs = [t.shape for t in tensors_of(self.op) if len(t.shape) == 4]
         if not inputs:
             return ()
-        channels = inputs[1][0] if "conv" in self.op.name and len(inputs) > 1 else inputs[0][1]
+        made = int("transpose" in self.op.name)  # where filters list what they make
+        channels = inputs[1][made] if "conv" in self.op.name and len(inputs) > 1 else inputs[0][1]
         for op in self.following:
             for tensor in tensors_of(op):
                 if len(tensor.shape) == 4 and tensor.shape[:2] == (inputs[0][0], channels):
@@ -190,6 +206,8 @@ def _lowered(op: Event, names: tuple[str, ...], result: tuple[int, ...]) -> tupl
     strided = not products and any(map(computes_indices, names))
     if _ATTENTION_OP.search(op.name):
         return _attention(op)
+    if op.name.removesuffix("Backward") in _FUSED:
+        return _fused(op)
     call = traced_call(op, strided=strided, result=result)
     try:
         kernels = lower(call, Precision(tf32, tf32)).kernels if call else ()
@@ -228,6 +246,18 @@ def _triton(op: Event) -> tuple[Kernel, ...]:
             read_bytes=float(sum(touched) - written), write_bytes=float(max(written, 1)),
         ),
     )  # fmt: skip
+
+
+def _fused(op: Event) -> tuple[Kernel, ...]:
+    family, variant = _FUSED[op.name.removesuffix("Backward")]
+    rows = next((t for t in tensors_of(op) if t.elements), None)
+    if rows is None or not rows.shape:
+        return ()
+    backward = "_backward" if op.name.endswith("Backward") else ""
+    cols = rows.shape[-1]
+    return (
+        Kernel.of(family + backward, rows.dtype, operator=variant, rows=rows.elements // cols, cols=cols),
+    )
 
 
 def _attention(op: Event) -> tuple[Kernel, ...]:

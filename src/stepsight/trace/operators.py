@@ -31,6 +31,7 @@ _SCHEMAS = {
     "addmm": "self mat1 mat2", "baddbmm": "self batch1 batch2", "addmv": "self mat vec",
     "convolution": _CONVOLUTION, "_convolution": _CONVOLUTION,
     "cudnn_convolution": "input weight padding stride dilation groups",
+    "cudnn_convolution_transpose": "input weight padding output_padding stride dilation groups",
     "miopen_convolution": "input weight bias padding stride dilation groups",
     "_conv_depthwise2d": "input weight kernel_size bias stride padding dilation",
     "convolution_backward": "grad_output input weight bias_sizes stride padding dilation transposed"
@@ -94,6 +95,8 @@ def _call(
         return _product(name, places)
     if name == "index_select" and len(inputs) > 1:  # an embedding's forward
         name, arguments = "embedding", {"weight": inputs[0], "indices": inputs[1]}
+    if name == "cudnn_convolution_transpose":
+        arguments["transposed"] = True
     if strided:  # what an operator in place changes keeps its layout
         kept = 1 if name.endswith("_") else 0
         inputs = [*inputs[:kept], *(_transposed(t) for t in inputs[kept:])]
@@ -105,7 +108,8 @@ def _call(
     if "conv" in name:
         name = "convolution_backward" if "backward" in name else "convolution"
         image, weight = arguments["input"], arguments["weight"]
-        arguments.setdefault("groups", max(image.shape[1] // max(weight.shape[1], 1), 1))
+        groups = 1 if arguments.get("transposed") else image.shape[1] // max(weight.shape[1], 1)
+        arguments.setdefault("groups", max(groups, 1))
         # An image of few channels is the network's input; normalised layers have no bias.
         arguments.setdefault("output_mask", (image.shape[1] > FEW_CHANNELS, True, False))
         if not _is_axes(arguments.get("stride")):
@@ -199,17 +203,20 @@ def _convolved(
         return None
     if "backward" in name:
         return (image, weight) if isinstance(arguments.get("grad_output"), TensorFact) else None
-    if arguments.get("transposed") or len(image.shape) != len(weight.shape):
+    if len(image.shape) != len(weight.shape):
         return None
+    groups = arguments.get("groups", 1)
+    back = bool(arguments.get("transposed"))
+    channels = weight.shape[1] * (groups if isinstance(groups, int) else 1) if back else weight.shape[0]
     stride, padding, dilation = (arguments.get(key) for key in ("stride", "padding", "dilation"))
     if not (_is_axes(stride) and _is_axes(padding)):
-        return (fact(result, image.dtype),) if result[:2] == (image.shape[0], weight.shape[0]) else None
-    sides = [
-        (size + 2 * _at(padding, i, 0) - _at(dilation, i, 1) * (window - 1) - 1) // max(_at(stride, i, 1), 1)
-        + 1
-        for i, (size, window) in enumerate(zip(image.shape[2:], weight.shape[2:], strict=True))
-    ]
-    return (fact((image.shape[0], weight.shape[0], *(max(s, 1) for s in sides)), image.dtype),)
+        return (fact(result, image.dtype),) if result[:2] == (image.shape[0], channels) else None
+    more = arguments.get("output_padding")
+    sides = []
+    for i, (size, window) in enumerate(zip(image.shape[2:], weight.shape[2:], strict=True)):
+        step, cut = max(_at(stride, i, 1), 1), _at(dilation, i, 1) * (window - 1) - 2 * _at(padding, i, 0)
+        sides.append((size - 1) * step + cut + _at(more, i, 0) + 1 if back else (size - cut - 1) // step + 1)
+    return (fact((image.shape[0], channels, *(max(s, 1) for s in sides)), image.dtype),)
 
 
 def _stride(image: TensorFact, result: TensorFact) -> int:
