@@ -8,7 +8,7 @@ import difflib
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,6 +75,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = closest(name, names)
     listed = f"known: {', '.join(names)}"
     return f"did you mean {close!r}? ({listed})" if close else listed
+
+
+def either(names: Sequence[str]) -> str:
+    """``a, b or c``."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def section(given: object, known: Iterable[str], where: str) -> Table:

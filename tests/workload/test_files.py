@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
+from stepsight.hardware.gpus import load_gpu
 from stepsight.records import read_toml
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
@@ -48,7 +49,7 @@ def test_a_plan_tells_the_ranks_where_the_file_does_not(tmp_path: Path) -> None:
 def test_a_known_model_is_read_by_its_name() -> None:
     assert isinstance(load_workload("llama3-8b"), LanguageWorkload)
     assert load_workload("llama3_8b").config.model == load_workload("llama3-8b").config.model
-    with pytest.raises(InputError, match="did you mean llama3-8b or"):
+    with pytest.raises(InputError, match=r"did you mean llama3-8b, llama3\.1-8b or"):
         load_workload("lama3-8b")
     with pytest.raises(InputError, match="check the path"):
         load_workload("llama3-8b.toml")
@@ -227,7 +228,8 @@ def origins(workload: str, *changes: str) -> dict[str, str]:
 
 def test_settings_of_a_model_come_from_its_name_the_command_line_and_its_recipe() -> None:
     found = origins("llama3-8b", "zero=3", "seq=4096")
-    assert found["hidden"] == "file" and found["parallel.zero"] == "--set" and found["sequence"] == "--set"
+    assert found["hidden"] == "model llama3-8b" and found["parallel.data"] == "all GPUs of the platform"
+    assert found["parallel.zero"] == "--set" and found["sequence"] == "--set"
     assert any(origin.startswith("recipe torchtitan") for origin in found.values())
     assert "default" in found.values()
 
@@ -251,3 +253,32 @@ def test_tables_of_another_file_need_a_dlrm(tmp_path: Path) -> None:
 def test_tables_without_their_file_are_refused(tables: dict[str, str]) -> None:
     with pytest.raises(InputError, match=r".tables.: file: is missing"):
         parse_workload({**read_toml(EXAMPLES / "dlrm.toml"), "tables": tables}, "test")
+
+
+def test_a_configuration_has_the_sequence_of_the_model_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(
+        '{"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064,'
+        '"num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4,'
+        '"max_position_embeddings": 131072, "tie_word_embeddings": false}'
+    )
+    by_file, by_name = load_workload(file), load_workload("qwen2.5-7b")
+    assert by_file.config.sequence == by_name.config.sequence
+
+
+@pytest.mark.parametrize(
+    ("change", "fix"),
+    [
+        ("batch=8", "did you mean global_batch"),
+        ("lr=1", "does not change the time of a step; leave it out"),
+        ("seq=32k", "write 32768 or 32000 without a unit"),
+        ("gradient_checkpointing=true", "did you mean training.recompute=full"),
+    ],
+)
+def test_words_of_other_tools_lead_to_the_field(change: str, fix: str) -> None:
+    with pytest.raises(InputError, match=fix):
+        load_workload("llama3-8b", [change])
+
+
+def test_a_batch_in_other_units_is_answered_at_once() -> None:
+    assert resolve(load_workload("llama3-8b", ["global_batch=1e12"]), 8, load_gpu("H100-SXM")).ranks == 8

@@ -208,6 +208,10 @@ def load_platform(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Pl
 
 
 def _named(name: str) -> PlatformSpec:
+    if "," in name:
+        raise InputError(
+            f"platform {name!r}", "must be one", "for several: stepsight sweep … --over platform=A,B"
+        )
     match = _NAME.fullmatch(name.strip())
     if not match:
         if find_gpu(name):
@@ -298,12 +302,22 @@ def _check_learned(learned: Learned, spec: PlatformSpec, where: str) -> None:
             raise InputError(f"{where}.{name}", "has no effect on this platform", "leave it out")
 
 
+_OTHER_WORDS = {
+    **dict.fromkeys(("network", "ib", "infiniband", "ethernet", "rdma"), "nic"),
+    **dict.fromkeys(("nvlink", "interconnect", "pcie"), "link"), "cpu": "host",
+    "power_w": "gpu.power_w", "memory_gb": "gpu.memory_gb", "memory_gbps": "gpu.memory_gbps",
+}  # fmt: skip
+"""Parts of a platform by names that people use."""
+
+
 def _spec_from(table: Table, where: str) -> PlatformSpec:
     """A user's platform: a GPU by name or in full, then whatever differs from the usual."""
     known = (
         "name", "gpu", "gpus_per_node", "nodes", "link", "nic", "host", "contention", "source",
         "price_per_gpu_hour",
     )  # fmt: skip
+    for key in set(table) & set(_OTHER_WORDS):
+        raise InputError(f"{where}.{key}", "unknown key", f"did you mean {_OTHER_WORDS[key]}?")
     section(table, known, where)
     gpu = table.get("gpu")
     if isinstance(gpu, dict):

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepsight.documents import write_whole
 from stepsight.errors import StepsightError
-from stepsight.hardware.spec import GpuSpec
+from stepsight.hardware.spec import GpuSpec, PlatformSpec
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
 from stepsight.prediction import display
@@ -55,8 +55,8 @@ class Prediction:
 
     ``breakdown_us`` is what the devices did during the step, the mean over ranks; its parts
     add up to the step. ``sensitivity`` says what each part means for the step time. ``language``: tokens,
-    FLOPs and the bubble of a language model's step. ``gpus`` is how many GPUs the
-    platform has; the job may use fewer (``len(ranks)``).
+    FLOPs and the bubble of a language model's step. ``spec`` is the platform, of which the job may use
+    fewer GPUs (``len(ranks)``).
     """
 
     platform: str
@@ -81,12 +81,23 @@ class Prediction:
     origin: Origin | None = None
     """Of a trace: what the traced machine took, which may be another one than the platform."""
     setup: Setup | None = None
-    gpu: GpuSpec | None = field(default=None, repr=False)
-    gpus: int = 0
-    price_per_gpu_hour: float | None = None
+    spec: PlatformSpec | None = field(default=None, repr=False)
     carbon_g_per_kwh: float | None = None
     remedies: tuple[str, ...] = ()
     """Changes that were tried and make a job fit that does not, each as an option with what it gives."""
+
+    @property
+    def gpu(self) -> GpuSpec | None:
+        return self.spec.gpu if self.spec else None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the platform has."""
+        return self.spec.ranks if self.spec else 0
+
+    @property
+    def price_per_gpu_hour(self) -> float | None:
+        return self.spec.price_per_gpu_hour if self.spec else None
 
     def __repr__(self) -> str:
         return display.one_line(self)
@@ -257,7 +268,5 @@ def explain(
         coverage=coverage(timeline),
         timeline=timeline,
         notes=tuple(f"{name}: {note}" for name, note in timeline.priced.notes.items()),
-        gpu=platform.spec.gpu,
-        gpus=platform.spec.ranks,
-        price_per_gpu_hour=platform.spec.price_per_gpu_hour,
+        spec=platform.spec,
     )

@@ -136,15 +136,20 @@ def differences(c: Comparison) -> list[tuple[str, str, str]]:
     """What differs between A and B before any time: name, A's value, B's value."""
     one, other = _settings(c.before), _settings(c.after)
     rows = [(name, one.get(name, "–"), other.get(name, "–")) for name in dict.fromkeys((*one, *other))]
-    return [row for row in (*rows, *_details(c), *_changed_gpu(c)) if row[1] != row[2]]
+    return [row for row in (*rows, *_details(c), *_changed_platform(c)) if row[1] != row[2]]
 
 
-def _changed_gpu(c: Comparison) -> list[tuple[str, str, str]]:
-    """Figures of one GPU that were changed (``--set platform.gpu.…``)."""
-    a, b = c.before.gpu, c.after.gpu
-    if a is None or b is None or a.name != b.name:
+def _changed_platform(c: Comparison) -> list[tuple[str, str, str]]:
+    """Figures of one platform that were changed (``--set platform.…``)."""
+    a, b = c.before.spec, c.after.spec
+    if a is None or b is None or (a.name, a.gpu.name) != (b.name, b.gpu.name):
         return []
-    return [(f"GPU {f.name}", str(getattr(a, f.name)), str(getattr(b, f.name))) for f in fields(a)]
+    return [
+        (f"platform.{part}.{f.name}", f"{getattr(one, f.name)}", f"{getattr(other, f.name)}")
+        for part in ("gpu", "link", "nic", "host", "contention")
+        if (one := getattr(a, part)) is not None and (other := getattr(b, part)) is not None
+        for f in fields(one)
+    ]
 
 
 def _details(c: Comparison) -> list[tuple[str, str, str]]:

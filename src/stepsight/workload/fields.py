@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
@@ -54,11 +55,18 @@ def with_full_names(document: Mapping[str, Any], where: str) -> dict[str, Any]:
 OTHER_WORDS = {
     "lora": "training.adapters=lora", "qlora": "training.adapters=qlora", "dora": "training.adapters=dora",
     "lora_rank": "training.adapter_rank", "batch_size": "global_batch", "batch": "global_batch",
-    "seq_len": "sequence", "context_length": "sequence", "dtype": "training.precision",
-    "fsdp": "parallel.zero=3", "ddp": "parallel.zero=0", "checkpointing": "training.recompute",
-    "flash_attention": "training.attention", "gpus": "parallel.ranks", "experts": "moe.experts",
+    "gradient_accumulation_steps": "global_batch", "seq_len": "sequence", "context_length": "sequence",
+    "max_length": "sequence", "block_size": "sequence", "dtype": "training.precision",
+    "bf16": "training.precision=bf16", "fp16": "training.precision=fp16", "fp8": "training.precision=fp8",
+    "amp": "training.precision=bf16", "fsdp": "parallel.zero=3", "ddp": "parallel.zero=0",
+    "checkpointing": "training.recompute=full", "gradient_checkpointing": "training.recompute=full",
+    "activation_checkpointing": "training.recompute=full", "flash": "training.attention=flash2",
+    "flash_attention": "training.attention=flash2", "gpus": "parallel.ranks", "num_gpus": "parallel.ranks",
+    "world_size": "parallel.ranks", "experts": "moe.experts",
 }  # fmt: skip
 """Fields by names that people know from other tools."""
+WITHOUT_EFFECT = ("lr", "learning_rate", "weight_decay", "warmup_steps", "seed", "epochs", "max_steps")
+"""What people set for a run and no step's time depends on."""
 
 
 class Fields:
@@ -83,6 +91,10 @@ class Fields:
 
     def has(self, key: str) -> bool:
         return key in self.values
+
+    def know(self, *keys: str) -> None:
+        """Fields that may be stated, and are read only where they are."""
+        self._known += keys
 
     def _get(self, key: str, default: object) -> Any:
         self._known.append(key)
@@ -122,7 +134,11 @@ class Fields:
     def _refuse_words(self, key: str, value: object) -> None:
         """A file has types: a number in quotes is text."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.fail(key, f"must be a number, not {value!r}", "write plain digits without a unit")
+            thousands = re.fullmatch(r"(\d{1,6})[kK]", str(value))
+            plain = (
+                f"{1024 * int(thousands[1])} or {1000 * int(thousands[1])}" if thousands else "plain digits"
+            )
+            raise self.fail(key, f"must be a number, not {value!r}", f"write {plain} without a unit")
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._get(key, default)
@@ -204,6 +220,8 @@ class Fields:
                 continue
             if key in paths:
                 raise self.fail(key, "unknown field here", f"did you mean {paths[key]}?")
+            if key in WITHOUT_EFFECT:
+                raise self.fail(key, "does not change the time of a step", "leave it out")
             meant = words.get(key) or words.get(closest(key, words) or "") or closest(key, fields_of_all)
             fix = f"did you mean {meant}?" if meant else nearest(key, self._known)
             raise self.fail(key, "unknown field", fix)

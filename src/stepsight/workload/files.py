@@ -14,7 +14,7 @@ from typing import Any
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.inputs import read_json
-from stepsight.records import Assignments, Table, assigned, nearest, override, read_toml
+from stepsight.records import Assignments, Table, assigned, either, nearest, override, read_toml
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.fields import ALIASES, with_full_names
@@ -205,6 +205,7 @@ def _parse(document: Mapping[str, Any], where: str) -> Workload:
 
 
 FILE, SET, DEFAULT = "file", "--set", "default"
+ALL_GPUS = "all GPUs of the platform"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,11 @@ def settings(
     """The settings of a workload file, a config.json or a well-known model on ``gpus`` GPUs, by section."""
     document = _document(workload)
     changed = {ALIASES.get(key, key): value for key, value in assigned(overrides)}
-    found = {name: Setting(name, value, FILE) for name, value in _flat(document)}
+    given = f"model {model_name(str(workload))}" if is_name(workload) else FILE
+    found = {name: Setting(name, value, given) for name, value in _flat(document)}
     found |= {name: Setting(name, value, SET) for name, value in changed.items()}
-    loaded = resolve(load_workload(workload, overrides), gpus, gpu)
+    read = load_workload(workload, overrides)
+    loaded = resolve(read, gpus, gpu)
     if isinstance(loaded, LanguageWorkload):
         recipe = recipe_of(loaded.config.recipe)
         by_recipe = {f"training.{k}": v for k, v in recipe.training.items()}
@@ -236,9 +239,22 @@ def settings(
             used = held.get(name, value)
             by_gpu = "" if used == value else ", for this GPU"
             found.setdefault(name, Setting(name, used, f"recipe {recipe.name}{by_gpu}"))
+        for name in _DERIVED:
+            del held[name]
+        held |= {"training.compile": c.training.compiled, "parallel.micro_batch": c.micro_batch}
+        held |= {} if "global_batch" in found else {"batch_per_rank": c.batch_per_rank}
+        origins = {"parallel.data": ALL_GPUS} if read.open_ranks is not None else {}
+        origins |= {"parallel.micro_batch": "the largest that fits"} if "micro_batch" in c.left_open else {}
         for name, value in held.items():
-            found.setdefault(name, Setting(name, value, DEFAULT))
+            found.setdefault(name, Setting(name, value, origins.get(name, DEFAULT)))
     return sorted(found.values(), key=lambda s: ("." in s.name, s.name))
+
+
+_DERIVED = (
+    "training.compiled", "training.recompute_layers", "training.recompute_modules", "parallel.micro_batches",
+    "parallel.states_buckets",
+)  # fmt: skip
+"""What follows from the fields that a description has."""
 
 
 def _document(workload: str | Path) -> Mapping[str, Any]:
@@ -288,12 +304,24 @@ def model_name(name: str) -> str:
         rest = _SUFFIX.sub("", rest)
         found = known.get(_letters(rest))
     if found is None:
-        near = difflib.get_close_matches(short, shipped(), 3, 0.5)
-        fix = f"did you mean {' or '.join(near)}?" if near else "give a config.json, or a workload file"
-        raise InputError(name, "unknown model, and no such file", fix)
+        near = _close_names(short)
+        raise InputError(
+            name, "unknown model, and no such file",
+            f"did you mean {either(near)}?" if near
+            else "give a config.json, a workload file, or its script: stepsight capture train.py",
+        )  # fmt: skip
     return found
 
 
+def _close_names(name: str) -> list[str]:
+    """Up to three shipped models with names like this one, those of its family first."""
+    stem = _STEM.match(name)
+    family = [one for one in shipped() if stem and _STEM.match(one)[0] == stem[0]]  # type: ignore[index]
+    found = [*difflib.get_close_matches(name, family, 3, 0.3), *difflib.get_close_matches(name, shipped(), 3)]
+    return list(dict.fromkeys(found))[:3]
+
+
+_STEM = re.compile(r"[a-z]+")
 _SUFFIX = re.compile(r"-(?:hf|base|instruct|chat|it|pt|uncased|cased|1124|bf16|\d+k|v\d[\d.]*)$")
 """What hubs append to the names of the same sizes."""
 
@@ -319,7 +347,20 @@ def read_config(path: str | Path) -> Table:
     config = read_json(path, "pass a model's config.json")
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError(where, "has no model_type", "pass a Hugging Face config.json, or a captured step")
-    return _workload(from_hugging_face(config, where), str(config.get("_name_or_path") or Path(where).stem))
+    sizes = _with_shipped_sequence(from_hugging_face(config, where))
+    return _workload(sizes, str(config.get("_name_or_path") or Path(where).stem))
+
+
+def _with_shipped_sequence(sizes: Table) -> Table:
+    """The sizes with the sequence that the model has by its name, where it is shipped."""
+
+    def of(one: Table) -> list[Any]:
+        return [one.get(name) for name in ("family", "layers", "hidden", "heads", "kv_heads", "vocab")]
+
+    plain = {**sizes, "kv_heads": sizes.get("kv_heads") or sizes["heads"]}
+    same = (one["sequence"] for one in shipped().values()
+            if of({"kv_heads": one["heads"], **one}) == of(plain))  # fmt: skip
+    return {**sizes, "sequence": min(next(same, sizes["sequence"]), sizes["sequence"])}
 
 
 def is_config(path: str | Path) -> bool:

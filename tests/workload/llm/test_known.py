@@ -173,7 +173,7 @@ def test_names_of_hubs_are_known(name: str, meant: str) -> None:
 
 
 def test_a_typo_gets_three_candidates() -> None:
-    with pytest.raises(InputError, match="did you mean llama3-8b or"):
+    with pytest.raises(InputError, match=r"did you mean llama3-8b, llama3\.1-8b or"):
         model_name("lama3-8b")
 
 

@@ -263,6 +263,7 @@ def _expert_overlap(parallel: Fields, micro_batches: int) -> str:
 
 
 def _batch(fields: Fields, parallel: Fields, data: int, pipeline: int) -> int:
+    fields.know("global_batch", "batch_per_rank")
     if not fields.has("global_batch") and not fields.has("batch_per_rank"):
         filled = 1 if pipeline == 1 else FILLED_PIPELINE * pipeline
         return parallel.integer("micro_batch", DEFAULT_BATCH) * filled

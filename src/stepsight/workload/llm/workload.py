@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,10 +96,10 @@ class LanguageWorkload(Described[LanguageConfig]):
         """The workload with what its description leaves to the GPU: the attention kernel, the largest
         micro-batch that fits, and full recomputation where nothing else does."""
         c = with_attention_of(self.config, gpu)
-        sizes = [n for n in range(1, c.batch_per_rank + 1) if c.batch_per_rank % n == 0]
         tried = [c]
         if "micro_batch" in c.left_open:
-            tried = [replace(c, layout=replace(c.layout, micro_batches=n)) for n in sizes]
+            splits = _divisors(c.batch_per_rank)
+            tried = [replace(c, layout=replace(c.layout, micro_batches=n)) for n in splits]
         if "recompute" in c.left_open and c.layout.zero == 3:
             tried += [replace(one, training=replace(c.training, recompute="full")) for one in tried]
         if len(tried) == 1:
@@ -122,6 +123,12 @@ class LanguageWorkload(Described[LanguageConfig]):
         """What each rank's device must hold at the peak."""
         eager = self.eager
         return language_memory(self.config) if eager is None else eager_build.memory(eager)
+
+
+def _divisors(n: int) -> list[int]:
+    """What divides ``n``, in order."""
+    small = [i for i in range(1, math.isqrt(n) + 1) if n % i == 0]
+    return sorted({*small, *(n // i for i in small)})
 
 
 def _sharing(s: Layout, by_default: str) -> list[str]:
