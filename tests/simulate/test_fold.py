@@ -8,7 +8,6 @@ from stepsight.program.job import Collective, Group, Job, Kernel, Op, RankProgra
 from stepsight.simulate.fold import fold, layout, unfolded
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import run
-from stepsight.workload.files import parse_workload
 
 
 def finish_by_row_sum(collective, group):
@@ -32,7 +31,7 @@ def test_replicas_of_one_program_are_one_class():
 
 
 def test_split_ranks_are_as_many_classes_as_stages():
-    job = split(data=4, tensor=2, pipeline=4).job()
+    job = split(data=4, tensor=2, pipeline=4)
     folded = classes(job)
     assert folded.job.ranks == 4
     assert folded.members(1) == list(range(8, 16))
@@ -77,7 +76,7 @@ def test_layout_counts_nodes_and_neighbours():
 def test_the_answer_is_that_of_all_ranks(spread):
     data, tensor, pipeline = spread
     platform = load_platform("8xA100-SXM4-80G")
-    job = split(data=data, tensor=tensor, pipeline=pipeline).job()
+    job = split(data=data, tensor=tensor, pipeline=pipeline)
     once = run(price(job, platform), platform)
     all_of_them = run(price(job, platform, fold_identical=False), platform)
     assert once.priced.fold.job.ranks < all_of_them.priced.fold.job.ranks
@@ -92,11 +91,18 @@ def test_unfolded_keeps_every_rank():
     assert unfolded(job).job is job
 
 
-def split(*, data, tensor, pipeline, **more):
-    document = {
-        "kind": "transformer", "family": "gpt2", "layers": 4, "hidden": 256, "heads": 4, "vocab": 1000,
-        "sequence": 128, "batch_per_rank": 4,
-        "training": {"precision": "bf16", "master_weights": True, "framework": "eager"},
-        "parallel": {"data": data, "tensor": tensor, "pipeline": pipeline, "micro_batch": 1},
-    }  # fmt: skip
-    return parse_workload({**document, **more}, "test")
+def split(*, data, tensor, pipeline):
+    """Stages of tensor groups, each replicated, that pass a message on."""
+    ranks = np.arange(data * tensor * pipeline).reshape(pipeline, data, tensor)
+    groups = {"tensor": ranks.reshape(-1, tensor), "data": ranks.swapaxes(1, 2).reshape(-1, data)}
+    groups["ends"] = ranks.reshape(pipeline, -1).T
+    compute = Op("aten::mm", (Kernel.of("gemm", m=2048, n=2048, k=512),))
+    programs = []
+    for stage in range(pipeline):
+        calls = (Op("c10d::op", collective=Collective("all_reduce", 1e7, name)) for name in groups)
+        programs.append(RankProgram((*(compute,) * (1 + stage), *calls)))
+    return Job(
+        tuple(programs), tuple(np.repeat(np.arange(pipeline), data * tensor).tolist()),
+        {name: tuple(Group(f"{name} {i}", tuple(row.tolist())) for i, row in enumerate(rows))
+         for name, rows in groups.items()},
+    )  # fmt: skip

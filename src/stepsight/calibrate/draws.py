@@ -20,7 +20,6 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.dlrm.embeddings import rank_lookup
 from stepsight.workload.files import Workload, parse_workload
-from stepsight.workload.llm.eager.build import MODELS
 
 CALIBRATION, VALIDATION = 1, 2
 """First entry of every seed: the two never share a draw."""
@@ -49,14 +48,13 @@ Document = dict[str, Any]
 def random_documents(
     ranks: int, dlrms: int, transformers: int, stack: str = EAGER, role: int = CALIBRATION, first: int = 0
 ) -> list[Document]:
-    """Random workloads of both kinds; transformer families without a builder are left out. Of TorchRec's
-    stack, which trains DLRMs alone, those."""
+    """Random workloads of both kinds; of TorchRec's stack DLRMs alone, which differ from the others' in what
+    that stack is for."""
     draw = random_torchrec if stack == TORCHREC_STACK else random_dlrm
     documents = [draw(ranks, first + i, role) for i in range(dlrms)]
-    known = [family for family in FAMILIES if family in MODELS] if stack != TORCHREC_STACK else []
+    more = transformers if stack != TORCHREC_STACK else 0
     return documents + [
-        random_transformer(ranks, first + i, role, known[i % len(known)])
-        for i in range(transformers if known else 0)
+        random_transformer(ranks, first + i, role, FAMILIES[i % len(FAMILIES)]) for i in range(more)
     ]
 
 

@@ -16,7 +16,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD, Prediction, explain, predict_job
 from stepsight.prediction.breakdown import EXPOSED, IDLE, RankSummary, Sensitivity
 from stepsight.prediction.embedding import embedding_figures
-from stepsight.prediction.language import left_out, predict_language
+from stepsight.prediction.language import predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import (
     batch_left_open,
@@ -42,9 +42,6 @@ from stepsight.workload.memory import CONTEXT_BYTES
 
 PLATFORM = "platform."
 """The beginning of a changed field's name that is the platform's."""
-FEWEST_BLOCKS = 4
-"""Micro batches of a pipeline's steady part that are walked at first; twice as many each time that their
-clocks do not yet advance evenly."""
 
 
 def predict(
@@ -95,21 +92,16 @@ def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
         found = predict_language(training.config, on, memory, training.setup())
         return replace(found, notes=(*_known_before(training.config, on, found), *found.notes))
     device = "cpu" if on.spec.host.synchronous else "cuda"
-    blocks = FEWEST_BLOCKS
-    while True:
-        job = training.job(device, blocks)
-        check_axes(on.site, job.groups, f"platform {on.name}")
-        timeline = run(price(job, on), on)
-        if timeline.even or job.whole:
-            dlrm = training if isinstance(training, DlrmWorkload) else None
-            spread = DLRM_METHOD_SPREAD if dlrm and device == "cuda" else METHOD_SPREAD
-            found = explain(timeline, on, method_spread=spread)
-            return replace(
-                found, workload=training.name, memory=_memory(training, on), setup=training.setup(),
-                notes=(*missing_units(job, on.spec.gpu), *on.notes, *left_out(timeline), *found.notes),
-                embedding=embedding_figures(dlrm.config, dlrm.plan, on) if dlrm else None,
-            )  # fmt: skip
-        blocks *= 2
+    job = training.job(device)
+    check_axes(on.site, job.groups, f"platform {on.name}")
+    dlrm = training if isinstance(training, DlrmWorkload) else None
+    spread = DLRM_METHOD_SPREAD if dlrm and device == "cuda" else METHOD_SPREAD
+    found = explain(run(price(job, on), on), on, method_spread=spread)
+    return replace(
+        found, workload=training.name, memory=_memory(training, on), setup=training.setup(),
+        notes=(*missing_units(job, on.spec.gpu), *on.notes, *found.notes),
+        embedding=embedding_figures(dlrm.config, dlrm.plan, on) if dlrm else None,
+    )  # fmt: skip
 
 
 def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:

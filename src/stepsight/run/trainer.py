@@ -15,7 +15,7 @@ from torch.profiler import ExecutionTraceObserver, ProfilerActivity, record_func
 
 from stepsight.errors import InputError
 from stepsight.run.dlrm import Dlrm, DlrmBatch, LocalTables, TableBatch, dlrm_loss
-from stepsight.run.transformers import Bert, Gpt, Llama, Xlnet
+from stepsight.run.transformers import Transformer
 from stepsight.run.worker import Rank
 from stepsight.tables.lookup import EMBEDDING_BAG
 from stepsight.workload.dlrm.build import DlrmWorkload
@@ -28,7 +28,6 @@ from stepsight.workload.training import Training
 if TYPE_CHECKING:
     from stepsight.run.torchrec import TorchrecSteps
 
-TRANSFORMERS = {"bert": Bert, "gpt2": Gpt, "gpt": Gpt, "opt": Gpt, "llama": Llama, "xlnet": Xlnet}
 _OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
@@ -155,15 +154,15 @@ def _dlrm(
 def _transformer(
     c: TransformerConfig, device: str, batches: int, generator: np.random.Generator
 ) -> tuple[torch.nn.Module, list[Any]]:
-    if c.tensor * c.pipeline * c.micro_batches > 1 or c.training.recompute:
-        problem = "tensor and pipeline parallelism, micro batches and recomputation can be predicted, not run"
-        raise InputError(c.source, problem, "run with [parallel] data = N alone")
+    if c.training.recompute:
+        problem = "recomputation can be predicted, not run"
+        raise InputError(f"{c.source}: [training]: recompute", problem, "leave it out")
     shape = (c.batch_per_rank, c.sequence)
     made = []
     for _ in range(batches):
         ids, target = (torch.from_numpy(generator.integers(0, c.vocab, shape)).to(device) for _ in range(2))
         made.append((ids, target))
-    return TRANSFORMERS[c.family](c), made
+    return Transformer(c), made
 
 
 PART = ".part"

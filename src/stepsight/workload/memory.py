@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stepsight.hardware.spec import usable_bytes
 from stepsight.workload.operators import optimizers
@@ -74,34 +74,25 @@ class MemoryReport:
         return self.peak_bytes - usable_bytes(gpu_memory_gb)
 
 
-def kept_memory(tape: Tape, training: Training, replicas: int) -> RankMemory:
-    """The data-parallel part of a step as recorded, activations by what the forward pass saves."""
-    parameters = float(sum(p.bytes for p in tape.parameters))
-    elements = sum(p.elements for p in tape.parameters)
-    states = STATE_PER_PARAMETER[training.optimizer] + training.copies_weights
+def peak_memory(tape: Tape, training: Training, replicas: int) -> RankMemory:
+    """The data-parallel part of a step as recorded; activations and cached bytes by what torch's caching
+    allocator reaches in it."""
+    sizes = [p.bytes for p in tape.parameters]
+    wide = [training.state_bytes * p.elements for p in tape.parameters]
+    narrow, parameters = training.copies_weights, float(sum(sizes))
+    states = STATE_PER_PARAMETER[training.optimizer] + int(narrow)
+    passing = wide * optimizers.temporaries(training.optimizer, training.fused_optimizer, narrow)
+    buckets = sizes if replicas > 1 else []
+    held = [*sizes, *buckets, *(sizes if tape.grads_kept else [])]
+    reached = peaks(tape.lifetimes, held, wide * states, passing)
+    state = float(states * sum(wide))
+    rest = 2 * parameters + state + sum(buckets)
     return RankMemory(
         parameters=parameters,
         gradients=parameters,
-        optimizer_state=float(training.state_bytes * elements * states),
-        activations=float(sum(s.bytes for s in tape.saved)),
-        buckets=parameters if replicas > 1 else 0.0,
-    )
-
-
-def peak_memory(tape: Tape, training: Training, replicas: int) -> RankMemory:
-    """The same parts; activations and cached bytes by what torch's caching allocator reaches in a step."""
-    added = kept_memory(tape, training, replicas)
-    sizes = [p.bytes for p in tape.parameters]
-    wide = [training.state_bytes * p.elements for p in tape.parameters]
-    narrow = training.copies_weights
-    states = STATE_PER_PARAMETER[training.optimizer] + int(narrow)
-    passing = wide * optimizers.temporaries(training.optimizer, training.fused_optimizer, narrow)
-    held = [*sizes, *(sizes if added.buckets else []), *(sizes if tape.grads_kept else [])]
-    reached = peaks(tape.lifetimes, held, wide * states, passing)
-    rest = added.parameters + added.gradients + added.optimizer_state + added.buckets
-    return replace(
-        added,
+        optimizer_state=state,
         activations=max(reached.active_bytes - rest, 0.0),
+        buckets=float(sum(buckets)),
         cached=float(reached.reserved_bytes - max(reached.active_bytes, rest)),
         followed=True,
     )

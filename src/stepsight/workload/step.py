@@ -23,9 +23,7 @@ Model = Callable[[Tape], Callable[[], Tensor]]
 """Registers its parameters on the tape and returns the forward pass up to the loss."""
 
 
-def train_step(
-    training: Training, device: str, replicas: int, bucket_mb: float, model: Model, group: str = "world"
-) -> Tape:
+def train_step(training: Training, device: str, replicas: int, bucket_mb: float, model: Model) -> Tape:
     """The tape of one step. With more than one replica gradients are reduced in buckets.
 
     Buckets follow the order in which gradients arrive, so the step is recorded once
@@ -48,7 +46,7 @@ def train_step(
     reducer = None
     if arrivals:
         named = {p.name: p for p in tape.parameters}
-        reducer = Reducer.in_arrival_order(tape, [named[name] for name in arrivals], bucket_mb, group)
+        reducer = Reducer.in_arrival_order(tape, [named[name] for name in arrivals], bucket_mb)
         tape.on_grad_ready = reducer.grad_ready
     start_backward(tape, loss)
     if reducer is not None:
@@ -73,14 +71,13 @@ def _read(tape: Tape, loss: Tensor) -> None:
         tape.block_host()
 
 
-def start_backward(tape: Tape, loss: Tensor, *, given: bool = False) -> None:
-    """From a loss of ones, or (``given``) from a gradient that another stage sent."""
+def start_backward(tape: Tape, loss: Tensor) -> None:
+    """From a gradient of ones."""
     tape.forget_casts()
     tape.phase = "backward"
     grad = loss.empty_like()
-    if not given:
-        with tape.op("aten::ones_like", (loss,)):
-            tape.call("aten::ones_like", (loss,), fill_kernel(grad))
+    with tape.op("aten::ones_like", (loss,)):
+        tape.call("aten::ones_like", (loss,), fill_kernel(grad))
     tape.backward(loss, grad)
 
 
@@ -109,20 +106,17 @@ class Reducer:
 
     tape: Tape
     buckets: list[list[Tensor]]
-    group: str = "world"
     _left: list[int] = field(default_factory=list)
     _bucket_of: dict[Tensor, int] = field(default_factory=dict)
     _next: int = 0
     _started: list[int] = field(default_factory=list)
 
     @classmethod
-    def in_arrival_order(
-        cls, tape: Tape, arrivals: Sequence[Tensor], bucket_mb: float, group: str = "world"
-    ) -> Reducer:
+    def in_arrival_order(cls, tape: Tape, arrivals: Sequence[Tensor], bucket_mb: float) -> Reducer:
         sizes = [t.bytes for t in arrivals]
         first = FIRST_BUCKET_BYTES if bucket_mb == 25 else int(bucket_mb * MB)
         indices = assign_buckets(sizes, first, int(bucket_mb * MB))
-        reducer = cls(tape, [[arrivals[i] for i in bucket] for bucket in indices], group)
+        reducer = cls(tape, [[arrivals[i] for i in bucket] for bucket in indices])
         reducer._left = [len(bucket) for bucket in indices]
         for b, bucket in enumerate(reducer.buckets):
             for parameter in bucket:
@@ -139,7 +133,7 @@ class Reducer:
             with self.tape.suspended_op(), self.tape.op("c10d::allreduce_"):
                 flat = Tensor.new((size // 4,), persistent=True)
                 self.tape.call("c10d::allreduce_", (flat,))
-                collective = Collective("all_reduce", size, self.group, name="bucket")
+                collective = Collective("all_reduce", size, name="bucket")
                 self._started.append(self.tape.communicate(collective, Wait(COMM, COMPUTE)))
 
     def finish(self) -> None:

@@ -117,7 +117,7 @@ class LanguageWorkload(Described[LanguageConfig]):
     def job(self, device: str = "cuda", blocks: int | None = None) -> Job:
         """All ranks' operators in plain PyTorch, else one program for each stage of the pipeline."""
         eager = self.eager
-        return build(self.config, blocks) if eager is None else eager_build.build(eager, device, blocks)
+        return build(self.config, blocks) if eager is None else eager_build.build(eager, device)
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""

@@ -7,7 +7,7 @@ from math import prod
 from stepsight.program.aten import products
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.pointwise import lowered
-from stepsight.workload.operators.tape import Grads, Tape
+from stepsight.workload.operators.tape import Grads, Tape, operator
 from stepsight.workload.operators.tensor import Tensor, broadcast
 from stepsight.workload.operators.views import expand, permute, reshape, swapped, t, unsqueeze, view
 
@@ -17,6 +17,7 @@ def gemm_kernel(tape: Tape, name: str, dtype: str, batch: int, m: int, n: int, k
     return products.gemm_kernel(name, computed, batch, m, n, k)
 
 
+@operator
 def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, ``weight`` being out × in."""
     with tape.op("aten::linear", (x, weight) if bias is None else (x, weight, bias)):
@@ -31,6 +32,7 @@ def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
         return view(tape, addmm(tape, bias, flat, t(tape, weight)), *x.shape[:-1], weight.shape[0])
 
 
+@operator
 def addmm(tape: Tape, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """bias + a · b in one kernel."""
     with tape.op("aten::addmm", (bias, a, b)):
@@ -116,6 +118,7 @@ def _bmm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     return Tensor.new((batch, m, n), a.dtype)
 
 
+@operator
 def matmul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     """A product of stacks of matrices, folded into mm or bmm as ``torch.matmul`` does."""
     with tape.op("aten::matmul", (a, b)):
@@ -132,6 +135,7 @@ def matmul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
         return view(tape, out, *stack, a.shape[-2], b.shape[-1], name="aten::_unsafe_view")
 
 
+@operator
 def einsum(tape: Tape, equation: str, a: Tensor, b: Tensor) -> Tensor:
     """As torch does it: labels in the order of the output, then summed ones by alphabet."""
     inputs, out = equation.split("->")
@@ -169,3 +173,35 @@ def _product(tape: Tape, labels: str, kept: int, a: Tensor, b: Tensor) -> Tensor
     laid = both + left_only + summed + right_only
     result = permute(tape, result, *(laid.index(i) for i in range(rank)))
     return view(tape, result, *result.shape[:kept])
+
+
+@operator
+def flash_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    """scaled_dot_product_attention by its fused kernel; batch × heads × sequence × head_dim in and out."""
+    batch, heads, length = q.shape[:3]
+
+    def kernel(family: str) -> Kernel:
+        return products.attention_kernel(family, q, k, causal)
+
+    suffix = "_for_cpu" if tape.device == "cpu" else ""
+    name = f"aten::_scaled_dot_product_flash_attention{suffix}"
+    node = "ScaledDotProductFlashAttention" + ("ForCpu" if suffix else "") + "Backward0"
+    with tape.op("aten::scaled_dot_product_attention", (q, k, v)):
+        v, k, q = lowered(tape, v), lowered(tape, k), lowered(tape, q)
+        out = _merged_layout(q)
+        logsumexp = Tensor.new((batch, heads, length), "fp32")
+        tape.call(name, (q, k, v), kernel("attention"))
+        tape.save(q, k, v, out, logsumexp)
+
+        def rule(grad: Tensor) -> Grads:
+            tape.call(f"{name}_backward", (grad, q, k, v, out, logsumexp), kernel("attention_backward"))
+            return [_merged_layout(x) for x in (q, k, v)]
+
+        tape.record(node, (q, k, v), (out,), rule)
+    return out
+
+
+def _merged_layout(x: Tensor) -> Tensor:
+    """What the fused kernels write: batch × sequence × heads × head_dim, seen transposed."""
+    batch, heads, length, head_dim = x.shape
+    return swapped(Tensor.new((batch, length, heads, head_dim), x.dtype), 1, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepsight.program.aten.rows import loss_kernels, row_kernel
 from stepsight.workload.operators.pointwise import emit, like, mul, raised, rsqrt, scalar
-from stepsight.workload.operators.tape import Grads, Tape
+from stepsight.workload.operators.tape import Grads, Tape, operator
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import cast
 
@@ -14,6 +14,7 @@ def _raised_on_gpu(tape: Tape, x: Tensor) -> Tensor:
     return raised(tape, x) if tape.device == "cuda" else x
 
 
+@operator
 def softmax(tape: Tape, x: Tensor) -> Tensor:
     """Over the last dimension."""
     with tape.op("aten::softmax", (x,)):
@@ -31,6 +32,7 @@ def softmax(tape: Tape, x: Tensor) -> Tensor:
     return out
 
 
+@operator
 def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     with tape.op("aten::layer_norm", (x, weight, bias)):
         x = _raised_on_gpu(tape, x)
@@ -53,6 +55,7 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
+@operator
 def rms_norm(tape: Tape, x: Tensor, weight: Tensor) -> Tensor:
     """As Llama's module writes it: fp32 inside, mean of squares, rsqrt, two products."""
     dtype = x.dtype
@@ -84,6 +87,7 @@ def mean_last(tape: Tape, x: Tensor) -> Tensor:
     return out
 
 
+@operator
 def cross_entropy(tape: Tape, logits: Tensor, target: Tensor) -> Tensor:
     """Mean negative log likelihood of ``target`` under softmax(``logits``)."""
     with tape.op("aten::cross_entropy_loss", (logits, target)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepsight.program.aten.movement import pointwise_kernel
 from stepsight.program.aten.rows import dropout_kernel
-from stepsight.workload.operators.tape import Grads, Tape
+from stepsight.workload.operators.tape import Grads, Tape, operator
 from stepsight.workload.operators.tensor import Tensor, broadcast
 from stepsight.workload.operators.views import cast
 
@@ -65,6 +65,7 @@ def unary(tape: Tape, name: str, x: Tensor, node: str, *, saves: str = "input") 
     return out
 
 
+@operator
 def relu(tape: Tape, x: Tensor) -> Tensor:
     return unary(tape, "relu", x, "ReluBackward0", saves="output")
 
@@ -84,14 +85,17 @@ def rsqrt(tape: Tape, x: Tensor) -> Tensor:
     return out
 
 
+@operator
 def gelu(tape: Tape, x: Tensor) -> Tensor:
     return unary(tape, "gelu", x, "GeluBackward0")
 
 
+@operator
 def tanh(tape: Tape, x: Tensor) -> Tensor:
     return unary(tape, "tanh", x, "TanhBackward0", saves="output")
 
 
+@operator
 def silu(tape: Tape, x: Tensor) -> Tensor:
     return unary(tape, "silu", x, "SiluBackward0")
 
@@ -125,19 +129,23 @@ def _wider(a: Tensor, b: Tensor) -> str:
     return "fp32" if "fp32" in (a.dtype, b.dtype) else a.dtype
 
 
+@operator
 def add(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     return tensor_binary(tape, "add", a, b)
 
 
+@operator
 def mul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     return tensor_binary(tape, "mul", a, b)
 
 
+@operator
 def negate(tape: Tape, x: Tensor) -> Tensor:
     return scalar(tape, "neg", x)
 
 
-def scalar(tape: Tape, name: str, x: Tensor) -> Tensor:
+@operator
+def scalar(tape: Tape, name: str, x: Tensor, value: float = 0.0) -> Tensor:
     """add, sub, mul, div or pow of a tensor and a number, or neg."""
     with tape.op(f"aten::{name}", (x,)):
         out = emit(tape, name, (x,), x.empty_like())
@@ -161,6 +169,7 @@ def _scalar_grad(tape: Tape, name: str, x: Tensor, grad: Tensor) -> Tensor:
     return emit(tape, name, (grad,), grad.empty_like())
 
 
+@operator
 def dropout(tape: Tape, x: Tensor, probability: float) -> Tensor:
     """Training dropout: one fused kernel on a GPU, mask, scale and product on a CPU."""
     if probability == 0:

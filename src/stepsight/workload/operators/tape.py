@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from itertools import count
 from math import prod
+from typing import Any, TypeVar, cast
 
 from stepsight.program.aten.movement import pointwise_kernel
 from stepsight.program.aten.rows import reduce_kernel
 from stepsight.program.job import Call, Collective, Kernel, Op, RankProgram, Wait
-from stepsight.workload.operators.tensor import Lifetimes, Shape, Storage, Tensor, same_layout
+from stepsight.workload.operators.tensor import Lifetimes, Shape, Tensor, same_layout
 
 EVALUATE = "autograd::engine::evaluate_function: "
 """How a profiler names the host operator that runs one node of the backward pass."""
@@ -29,6 +31,19 @@ Grads = Sequence["Tensor | None"]
 Rule = Callable[..., Grads]
 """From the gradients of a function's outputs to those of its inputs; None: no gradient. That of a single
 output is always there."""
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def operator(function: Function) -> Function:
+    """Where a tape really computes (`stepsight.run.transformers`), torch's function of that name runs."""
+
+    @wraps(function)
+    def called(tape: Tape, *args: Any, **options: Any) -> Any:
+        if tape.functions is None:
+            return function(tape, *args, **options)
+        return tape.functions[function.__name__](*args, **options)
+
+    return cast(Function, called)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +78,9 @@ class _OpenOp:
 class Tape:
     """Records one rank's training step. ``device`` is cuda or cpu: some kernels differ."""
 
+    functions: Mapping[str, Callable[..., Any]] | None = None
+    """What runs in place of operators that are only recorded here, by their names."""
+
     def __init__(
         self, device: str = "cuda", gemm_dtype: str | None = None, autocast: str | None = None
     ) -> None:
@@ -73,13 +91,11 @@ class Tape:
         self.label = ""
         self.ops: list[Op] = []
         self.parameters: list[Tensor] = []
-        self.saved: set[Storage] = set()
         self.marks: dict[str, int] = {}
         self.on_grad_ready: Callable[[Tensor], None] | None = None
         self.grad_enabled = True
         self.grads_kept = False
         self.parameter_dtype = "fp32"
-        self._pending: list[Wait] = []
         self._sequence = count()
         self._open: _OpenOp | None = None
         self._casts: dict[Tensor, Tensor] = {}
@@ -95,8 +111,7 @@ class Tape:
             yield
             return
         self.lifetimes.opened()
-        self._open = _OpenOp(name, self.label, tuple(t.shape for t in inputs), waits=self._pending)
-        self._pending = []
+        self._open = _OpenOp(name, self.label, tuple(t.shape for t in inputs))
         try:
             yield
             if not self._open.says_nothing():
@@ -145,10 +160,6 @@ class Tape:
         """The open operator returns only when its kernels are done."""
         self._current().blocks_host = True
 
-    def wait_next(self, wait: Wait) -> None:
-        """The next operator, whatever it is, waits."""
-        self._pending.append(wait)
-
     def _current(self) -> _OpenOp:
         if self._open is None:
             raise RuntimeError("a kernel was emitted outside a host operator")
@@ -171,8 +182,7 @@ class Tape:
         self.ops.append(self._close(op))
         self._open = None
         yield
-        self._open = _OpenOp(op.name, op.label, (), waits=self._pending, resumed=True)
-        self._pending = []
+        self._open = _OpenOp(op.name, op.label, (), resumed=True)
 
     # Autograd
 
@@ -189,18 +199,13 @@ class Tape:
         tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grad: (), (tensor,), tensor)
         return tensor
 
-    def received(self, *shape: int) -> Tensor:
-        """What another pipeline stage sent; its gradient goes back there."""
-        tensor = self.leaf("received", *shape)
-        tensor.storage.persistent = False
-        return tensor
+    def buffer(self, name: str, shape: Shape, dtype: str = "") -> Tensor:
+        """An input or a constant that lives on the device; one of no stated type has the parameters'."""
+        return Tensor.new(shape, dtype or self.parameter_dtype, persistent=True, name=name)
 
     def save(self, *tensors: Tensor) -> None:
         """These are kept until the backward pass reads them."""
-        for tensor in tensors:
-            if not tensor.storage.persistent and self.phase == "forward":
-                self.saved.add(tensor.storage)
-            self._just_saved.append(tensor)
+        self._just_saved += tensors
 
     def record(
         self, name: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], rule: Rule
@@ -308,9 +313,7 @@ class Tape:
     def checkpoint(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """``function(x)`` keeping only ``x``: the backward pass runs it again before its gradient."""
         self.grad_enabled = False
-        kept = set(self.saved)
         made = function(x)
-        self.saved = kept
         self.save(x)
         self.grad_enabled = True
         out = made.alias(made.shape, made.strides)

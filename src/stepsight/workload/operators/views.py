@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from stepsight.program.aten.movement import concat_kernel, copy_kernel, fill_kernel
-from stepsight.workload.operators.tape import Grads, Tape
+from stepsight.workload.operators.tape import Grads, Tape, operator
 from stepsight.workload.operators.tensor import Tensor, view_strides
 
 _VIEW_NODES = {
@@ -16,6 +16,7 @@ _VIEW_NODES = {
 }
 
 
+@operator
 def view(tape: Tape, x: Tensor, *shape: int, name: str = "aten::view") -> Tensor:
     """The same elements under other sizes; -1 is inferred. The strides must allow it."""
     sizes = _infer(x, shape)
@@ -35,6 +36,7 @@ def view_operator(
     return out
 
 
+@operator
 def reshape(tape: Tape, x: Tensor, *shape: int) -> Tensor:
     """A view where the strides allow it, else a contiguous copy."""
     sizes = _infer(x, shape)
@@ -55,6 +57,7 @@ def clone(tape: Tape, x: Tensor) -> Tensor:
     return out
 
 
+@operator
 def contiguous(tape: Tape, x: Tensor) -> Tensor:
     if x.is_contiguous():
         return x
@@ -62,6 +65,7 @@ def contiguous(tape: Tape, x: Tensor) -> Tensor:
         return clone(tape, x)
 
 
+@operator
 def transpose(tape: Tape, x: Tensor, first: int, second: int) -> Tensor:
     out = swapped(x, first, second)
     return view_operator(
@@ -74,6 +78,7 @@ def t(tape: Tape, x: Tensor) -> Tensor:
     return view_operator(tape, "aten::t", "TBackward0", x, swapped(x, 0, 1), lambda grad: swapped(grad, 0, 1))
 
 
+@operator
 def permute(tape: Tape, x: Tensor, *order: int) -> Tensor:
     inverse = tuple(order.index(i) for i in range(len(order)))
     return view_operator(
@@ -86,6 +91,7 @@ def permute(tape: Tape, x: Tensor, *order: int) -> Tensor:
     )
 
 
+@operator
 def expand(tape: Tape, x: Tensor, *shape: int) -> Tensor:
     """Repeats size-1 dimensions without a copy."""
     pad = len(shape) - len(x.shape)
@@ -96,6 +102,7 @@ def expand(tape: Tape, x: Tensor, *shape: int) -> Tensor:
     )
 
 
+@operator
 def unsqueeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
     at = dim if dim >= 0 else len(x.shape) + 1 + dim
     stride = x.shape[at] * x.strides[at] if at < len(x.shape) else 1
@@ -105,6 +112,7 @@ def unsqueeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
     )
 
 
+@operator
 def split(
     tape: Tape, x: Tensor, sizes: Sequence[int], dim: int, name: str = "aten::split_with_sizes"
 ) -> list[Tensor]:
@@ -128,10 +136,11 @@ def split(
     return pieces
 
 
-def narrow(tape: Tape, x: Tensor, dim: int, size: int, name: str = "aten::slice") -> Tensor:
-    """The leading (or any) ``size`` entries of ``dim``; the gradient is padded with zeros."""
+@operator
+def narrow(tape: Tape, x: Tensor, dim: int, size: int, *, start: int = 0) -> Tensor:
+    """``size`` entries of ``dim``; the gradient is padded with zeros."""
     at = dim % len(x.shape)
-    with tape.op(name, (x,)):
+    with tape.op("aten::slice", (x,)):
         out = x.alias((*x.shape[:at], size, *x.shape[at + 1 :]), x.strides)
 
         def rule(grad: Tensor) -> Grads:
@@ -145,6 +154,7 @@ def narrow(tape: Tape, x: Tensor, dim: int, size: int, name: str = "aten::slice"
     return out
 
 
+@operator
 def cat(tape: Tape, parts: Sequence[Tensor], dim: int) -> Tensor:
     """The parts side by side in a new tensor; gradients are views of its gradient."""
     at = dim % len(parts[0].shape)

@@ -11,17 +11,14 @@ from stepsight.workload.operators.optimizers import OPTIMIZERS
 from stepsight.workload.training import PRECISIONS, Training
 
 EAGER_FAMILIES = ("bert", "gpt2", "xlnet", "gpt", "opt", "llama")
-SPLITTABLE = ("gpt2", "gpt", "opt")
-"""Families that can be spread by tensor and pipeline parallelism."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
-    """Model, batch and layout of one transformer.
+    """Model, batch and number of replicas of one transformer.
 
     ``kv_heads`` below ``heads`` is grouped-query attention (Llama). ``head``: lm ends in the
-    vocabulary, none stops at the last hidden state. ``data``, ``tensor`` and ``pipeline`` are
-    the sizes of the parallel groups; ``micro_batches`` the pieces a rank's batch is cut into.
+    vocabulary, none stops at the last hidden state.
     """
 
     name: str
@@ -37,32 +34,12 @@ class TransformerConfig:
     kv_heads: int
     head: str = "lm"
     data: int = 1
-    tensor: int = 1
-    pipeline: int = 1
-    micro_batches: int = 1
     bucket_mb: float = 25.0
     source: str = field(default="", compare=False)
 
     @property
-    def ranks(self) -> int:
-        return self.data * self.tensor * self.pipeline
-
-    @property
-    def whole(self) -> StagePart:
-        return StagePart(self.layers)
-
-    @property
     def head_dim(self) -> int:
         return self.hidden // self.heads
-
-
-@dataclass(frozen=True, slots=True)
-class StagePart:
-    """The part of a model that one pipeline stage holds."""
-
-    layers: int
-    first: bool = True
-    last: bool = True
 
 
 def eager_step(c: LanguageConfig) -> TransformerConfig | None:
@@ -71,15 +48,12 @@ def eager_step(c: LanguageConfig) -> TransformerConfig | None:
     m, s = c.model, c.layout
     if c.framework.name != "eager" or not _usual_model(c) or not _usual_training(c.training):
         return None
-    if not _plain_layout(s) or m.layers % s.pipeline:
-        return None
-    if s.tensor * s.pipeline * s.micro_batches > 1 and c.family not in SPLITTABLE:
+    if s != Layout(data=s.data, bucket_mb=s.bucket_mb, context_kind=s.context_kind, prefetch=s.prefetch):
         return None
     return TransformerConfig(
         name=c.name, family=c.family, layers=m.layers, hidden=m.hidden, heads=m.heads, ffn=m.ffn,
         vocab=m.vocab, sequence=c.sequence, batch_per_rank=c.batch_per_rank, training=_training(c.training),
-        kv_heads=m.kv_heads, head=m.head, data=s.data, tensor=s.tensor, pipeline=s.pipeline,
-        micro_batches=s.micro_batches, bucket_mb=s.bucket_mb, source=c.source,
+        kv_heads=m.kv_heads, head=m.head, data=s.data, bucket_mb=s.bucket_mb, source=c.source,
     )  # fmt: skip
 
 
@@ -105,15 +79,6 @@ def _usual_training(t: LanguageTraining) -> bool:
         and t.offload == "none"
         and t.loss_share == 1.0
     )
-
-
-def _plain_layout(s: Layout) -> bool:
-    """Data, tensor and pipeline parallelism as torch and Megatron's first version have them."""
-    usual = Layout(
-        data=s.data, tensor=s.tensor, pipeline=s.pipeline, micro_batches=s.micro_batches,
-        bucket_mb=s.bucket_mb, context_kind=s.context_kind, prefetch=s.prefetch,
-    )  # fmt: skip
-    return s == usual
 
 
 def _training(t: LanguageTraining) -> Training:
