@@ -151,3 +151,26 @@ def test_a_model_is_given_once_by_place_or_by_option(command):
                   "--set", "global_batch=8", "--set", "parallel.ranks=8", "--json"]
     )  # fmt: skip
     assert done.exit_code == 0, done.output
+
+
+def test_a_whole_run_has_its_days_and_its_cost(model):
+    said = run(
+        tune, model, "-p", "8xH100-SXM", "--over", "zero", "--tokens", "1T", "--price", "2", "--gpus", "4,8"
+    )
+    assert "cost/M tokens" in said and "days" in said and "GPU-hours" in said and " GPUs " in said
+
+
+def test_the_table_says_its_order(model):
+    said = run(tune, model, "-p", "8xH100-SXM", "--over", "zero", "--objective", "energy")
+    assert "least energy first, of what fits with at least 90 % (--min-fit)" in said and "J/sample" in said
+
+
+def test_a_narrow_terminal_gets_the_reasons_below_the_table(model, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    said = run(tune, model, "-p", "8xH100-SXM", "--over", "zero")
+    assert "why (%" not in said and "90 % interval" not in said and "1  lost" in said
+
+
+def test_a_sweep_names_the_micro_batch_that_memory_decides():
+    said = run(sweep, "llama3-8b", "--over", "platform=8xH100-SXM,8xH200-SXM", "--set", "gbs=64")
+    assert "mbs: chosen by what fits" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -47,8 +48,8 @@ def command(
     from stepsight.tuning.flags import flags
     from stepsight.tuning.search import ranked
 
-    if (deadline_days is None) != (tokens is None):
-        raise click.UsageError("--deadline-days and --tokens go together")
+    if deadline_days is not None and tokens is None:
+        raise click.UsageError("--deadline-days needs --tokens")
     least = tokens / deadline_days / 86400 if tokens and deadline_days else None
     model = options.model_argument(model, named)
     options.check_outputs((html, csv, resume))
@@ -64,6 +65,7 @@ def command(
             ray=ray, resume=resume, epoch_samples=epoch,
             least_tokens_per_s=least, min_fit=min_fit, progress=progress,
         )  # fmt: skip
+    answer = replace(answer, tokens=tokens)
     best_first = ranked(answer.rows, answer.objective, min_fit)
     loaded = platform_of(answer.best.platform, tuple(on_platform))
     written = flags(answer.document, answer.best, loaded, str(model), best_first)

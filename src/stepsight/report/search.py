@@ -29,7 +29,7 @@ from stepsight.report.pieces import (
     table,
     tag,
 )
-from stepsight.terminal import counted
+from stepsight.terminal import UNBROKEN, counted
 from stepsight.tuning.answer import Answer, Neighbour, part_word, settings_text, why
 from stepsight.tuning.dimensions import short_name, short_names
 from stepsight.tuning.flags import Flags
@@ -46,6 +46,9 @@ from stepsight.tuning.trial import (
 )
 
 WHY = "why (% of the best step)"
+FOR_REASONS, FOR_INTERVALS = 60, 72
+"""Room that the reasons need next to the figures, else they stand below the table; width of a terminal that
+shows intervals and MFU."""
 MOST_TIES = 5
 """Configurations that are too close to call and not in the table are listed up to here."""
 WORDS = {TOO_LARGE: "does not fit", ILLEGAL: "refused"}
@@ -67,9 +70,12 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     """The best, how sure, why, its neighbours, and the flags."""
     valid = counted(len(answer.rows), "valid configuration")
     console.print(f"{valid} on {answer.platform} in {answer.seconds:.1f} s: {outcomes(answer)}")
-    if answer.framework:
-        console.print(f"framework: {answer.framework} for all of them (training.framework)")
-    show_listing(_best(answer), console)
+    framework = f"framework: {answer.framework} for all of them (training.framework); "
+    console.print((framework if answer.framework else "") + order(answer))
+    best = _best(answer, console.width)
+    show_listing(best, console)
+    if WHY not in best.columns:
+        show_lines((f"{i}  {why(row, answer.best)}" for i, row in enumerate(answer.top, 1)), console)
     show_lines(remarks(answer), console)
     if answer.workload != INLINE:
         for place, row in enumerate(answer.top, 1):
@@ -80,18 +86,50 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
         console.print(Text(f"\n{head}:\n{one.text}" if one.text else f"\n{head}"), soft_wrap=True)
 
 
-def _best(answer: Answer) -> Listing:
-    titles = ("#", "configuration", "step ms", "90 % interval", "memory", "fits", "MFU", WHY)
+def _best(answer: Answer, width: int = UNBROKEN) -> Listing:
+    """The table as far as a terminal of this ``width`` has room."""
+    columns: dict[str, Callable[[Row], str]] = {"configuration": lambda r: settings_text(r.settings)}
+    if len({r.ranks for r in answer.rows if r.ranks}) > 1:
+        columns["GPUs"] = lambda r: f"{r.ranks:,}"
+    columns |= {
+        "step ms": lambda r: milliseconds(r.step_time_us),
+        "90 % interval": lambda r: f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
+        "memory": lambda r: f"{r.memory_gb:.0f} of {r.usable_gb:.0f} GB",
+        "fits": lambda r: chance(r.fit),
+        "MFU": lambda r: f"{100 * r.mfu:.1f} %" if r.mfu else "",
+    }
+    if (tokens := answer.tokens) is not None:
+        columns["days"] = lambda r: f"{tokens / r.tokens_per_s / 86400:,.1f}" if r.tokens_per_s else ""
+    columns |= _costs(answer.top)
+    if answer.objective == "energy":
+        columns["J/sample"] = lambda r: f"{(r.energy_j or 0) / (r.samples_per_s * r.step_time_us / 1e6):.4g}"
+    if width < FOR_INTERVALS:
+        del columns["90 % interval"], columns["MFU"]
+    if width >= FOR_REASONS + sum(
+        2 + max(len(name), len(shown(answer.best))) for name, shown in list(columns.items())[1:]
+    ):
+        columns[WHY] = lambda r: why(r, answer.best)
     rows = [
-        (
-            f"{place}{noise_mark(row, answer)}", settings_text(row.settings), milliseconds(row.step_time_us),
-            f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
-            f"{row.memory_gb:.0f} of {row.usable_gb:.0f} GB", chance(row.fit),
-            f"{100 * row.mfu:.1f} %" if row.mfu else "", why(row, answer.best),
-        )
+        (f"{place}{noise_mark(row, answer)}", *(shown(row) for shown in columns.values()))
         for place, row in enumerate(answer.top, 1)
-    ]  # fmt: skip
-    return Listing("", titles, rows, ("configuration", WHY), edge=False)
+    ]
+    return Listing("", ("#", *columns), rows, ("configuration", WHY), edge=False)
+
+
+def _costs(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """The columns of a known price."""
+    if not any(r.cost_per_step for r in rows):
+        return {}
+    if any(r.tokens_per_s for r in rows):
+        return {"cost/M tokens": lambda r: _money(r.cost_per_million_tokens)}
+    return {"cost/step": lambda r: _money(r.cost_per_step)}
+
+
+def order(answer: Answer) -> str:
+    """By what the table is ordered, and what it leaves out."""
+    first = {"time": "fastest", "cost": "cheapest", "energy": "least energy", "memory": "smallest"}
+    sure = f"what fits with at least {100 * answer.min_fit:.0f} % (--min-fit)"
+    return f"{first[answer.objective]} first, of {sure}"
 
 
 def outcomes(answer: Answer) -> str:
@@ -117,6 +155,13 @@ def remarks(answer: Answer) -> list[str]:
         money = best.cost_of(answer.epoch_samples)
         cost = f", cost {money:,.4g}" if money is not None else ""
         lines.append(f"an epoch of {counted(answer.epoch_samples, 'sample')}: {took}{cost}")
+    if answer.tokens and best.tokens_per_s:
+        seconds = answer.tokens / best.tokens_per_s
+        hours = f"{best.ranks * seconds / 3600:,.0f} GPU-hours"
+        million = best.cost_per_million_tokens
+        cost = f", cost {million * answer.tokens / 1e6:,.0f}" if million is not None else ""
+        run = f"{answer.tokens:,.0f} tokens: {long_time(seconds)} on {counted(best.ranks, 'GPU')}"
+        lines.append(f"{run}, {hours}{cost}")
     if best.cost_per_step is not None:
         per_token = best.cost_per_million_tokens
         tokens = f", {per_token:.4g} per million tokens" if per_token is not None else ""
@@ -207,6 +252,13 @@ def _rows(rows: Sequence[Row]) -> Listing:
         titles.append("framework")
         listed = [[*cells, row.framework] for cells, row in zip(listed, rows, strict=True)]
         below = ["rows differ in the framework too: --set framework=NAME compares them in one"]
+    for path in dict.fromkeys(path for row in rows for path in row.chosen if path not in varied):
+        if len({row.chosen.get(path) for row in rows if row.priced}) > 1:
+            titles.append(short_name(path))
+            listed = [
+                [*cells, str(row.chosen.get(path, ""))] for cells, row in zip(listed, rows, strict=True)
+            ]
+            below.append(f"{short_name(path)}: chosen by what fits; --set {short_name(path)}=… fixes it")
     below += [f"[{number}] {reason}" for reason, number in refused.items()]
     return Listing("", titles, listed, below=below, edge=False)
 

@@ -48,7 +48,8 @@ class Answer:
     all others of them that are too close to the best to call, in the table or not. ``maybe`` is the one
     below that (`MAYBE` at least) with the largest expected gain, where one beats the best. ``front`` is the
     Pareto front of time, memory and cost. ``counts`` say what became of the candidates; ``document`` is the
-    workload into which a row's settings are put.
+    workload into which a row's settings are put. ``tokens`` are those of the whole run, where they are
+    known.
     """
 
     workload: str
@@ -68,6 +69,7 @@ class Answer:
     epoch_samples: int | None = None
     assignments: tuple[str, ...] = ()
     min_fit: float = SURE
+    tokens: float | None = None
 
     def predict_line(self, row: Row) -> str:
         """The command that predicts a row: what ``stepsight predict`` states (``stepsight shard`` for a

@@ -21,7 +21,7 @@ from stepsight.prediction.runnable import check_runnable
 from stepsight.prediction.throughput import step_joules, throughput
 from stepsight.records import override
 from stepsight.tables.sharders import SEARCHED
-from stepsight.tuning.trial import ILLEGAL, TOO_LARGE, Row, Trial
+from stepsight.tuning.trial import ILLEGAL, TOO_LARGE, Row, Setting, Trial
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
@@ -106,11 +106,24 @@ def _sized(document: Mapping[str, Any], trial: Trial, where: str, platform: Plat
     row = Row(
         trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,
         usable_gb=usable / 1e9, fit=fit_probability(peak, usable), framework=workload.setup().framework,
+        chosen=_chosen(workload),
     )  # fmt: skip
     if row.fit < trial.least_fit:
         over = f"needs {peak / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable"
         row = replace(row, status=TOO_LARGE, reason=over)
     return row, workload
+
+
+def _chosen(workload: Workload) -> dict[str, Setting]:
+    """What a description leaves open and the GPU's memory decides."""
+    if not isinstance(workload, LanguageWorkload):
+        return {}
+    c = workload.config
+    found: dict[str, Setting] = {
+        "parallel.micro_batch": c.micro_batch,
+        "training.recompute": c.training.recompute,
+    }
+    return {path: value for path, value in found.items() if path.partition(".")[2] in c.left_open}
 
 
 def workload_of(

@@ -62,7 +62,8 @@ class Row:
     bytes; ``fit`` is the probability that it fits. ``shares`` say where the step goes, as shares of it, under
     the names of a prediction's breakdown; a language model's ``exposed AXIS`` communication is by axis.
     ``energy_j`` is what all boards draw in a step; None where their power is not known. ``framework`` is the
-    one that a language model's row assumes. ``reason`` says why a trial has no time.
+    one that a language model's row assumes, ``chosen`` what it left open and its GPU decided. ``reason``
+    says why a trial has no time.
     """
 
     settings: Mapping[str, Setting]
@@ -83,6 +84,7 @@ class Row:
     shares: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     framework: str = ""
+    chosen: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
     def priced(self) -> bool:
@@ -108,10 +110,16 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         """One flat row, as a table or a DataFrame takes it."""
-        plain = {k: v for k, v in asdict(self).items() if k not in ("settings", "shares")}
+        plain = {k: v for k, v in asdict(self).items() if k not in ("settings", "shares", "chosen")}
         shares = {f"share {name}": value for name, value in self.shares.items()}
         plain["fits"] = self.fits
-        return {**self.settings, **plain, "cost_per_million_tokens": self.cost_per_million_tokens, **shares}
+        return {
+            **self.chosen,
+            **self.settings,
+            **plain,
+            "cost_per_million_tokens": self.cost_per_million_tokens,
+            **shares,
+        }
 
 
 def frameworks_of(rows: Iterable[Row]) -> tuple[str, ...]:
