@@ -162,7 +162,7 @@ def test_a_whole_run_has_its_days_and_its_cost(model):
 
 def test_the_table_says_its_order(model):
     said = run(tune, model, "-p", "8xH100-SXM", "--over", "zero", "--objective", "energy")
-    assert "least energy first, of what fits with at least 90 % (--min-fit)" in said and "J/sample" in said
+    assert "least energy first, all fit with at least 90 % (--min-fit)" in said and "J/sample" in said
 
 
 def test_a_narrow_terminal_gets_the_reasons_below_the_table(model, monkeypatch):

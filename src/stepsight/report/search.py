@@ -46,7 +46,7 @@ from stepsight.tuning.trial import (
 )
 
 WHY = "why (% of the best step)"
-FOR_REASONS, FOR_INTERVALS = 60, 72
+FOR_REASONS, FOR_INTERVALS = 48, 72
 """Room that the reasons need next to the figures, else they stand below the table; width of a terminal that
 shows intervals and MFU."""
 MOST_TIES = 5
@@ -70,7 +70,7 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     """The best, how sure, why, its neighbours, and the flags."""
     valid = counted(len(answer.rows), "valid configuration")
     console.print(f"{valid} on {answer.platform} in {answer.seconds:.1f} s: {outcomes(answer)}")
-    framework = f"framework: {answer.framework} for all of them (training.framework); "
+    framework = f"framework: {answer.framework} for all (training.framework); "
     console.print((framework if answer.framework else "") + order(answer))
     best = _best(answer, console.width)
     show_listing(best, console)
@@ -128,8 +128,7 @@ def _costs(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
 def order(answer: Answer) -> str:
     """By what the table is ordered, and what it leaves out."""
     first = {"time": "fastest", "cost": "cheapest", "energy": "least energy", "memory": "smallest"}
-    sure = f"what fits with at least {100 * answer.min_fit:.0f} % (--min-fit)"
-    return f"{first[answer.objective]} first, of {sure}"
+    return f"{first[answer.objective]} first, all fit with at least {100 * answer.min_fit:.0f} % (--min-fit)"
 
 
 def outcomes(answer: Answer) -> str:
