@@ -89,8 +89,21 @@ def test_a_clearly_faster_attention_kernel_is_named_with_its_gain() -> None:
 
 
 def test_a_layout_by_default_that_waits_for_its_exchanges_is_pointed_out() -> None:
-    (hint,) = (n for n in predict("deepseek-v3", "64x8xH100-SXM-400G").notes if "no layout was stated" in n)
-    assert "FSDP over 512 GPUs" in hint and "(ep)" in hint and "stepsight tune" in hint
+    (hint,) = (n for n in predict("llama3.1-405b", "256x8xH100-SXM-25G").notes if "no layout was" in n)
+    assert "FSDP over 2,048 GPUs" in hint and "stepsight tune" in hint
+    (hint,) = (n for n in predict("deepseek-v3", "64x8xH100-SXM-25G").notes if "no layout was" in n)
+    assert "ep 8, pp 16" in hint and "(ep)" in hint
+
+
+def test_groups_of_experts_that_cross_racks_are_pointed_out() -> None:
+    def crossing(platform: str) -> bool:
+        notes = predict("qwen3-30b-a3b", platform, set={"ep": 64}).notes
+        return any("some groups lie on two nodes" in note for note in notes)
+
+    assert crossing("8x72xGB200") and not crossing("8x64xGB200") and not crossing("8x8xH100-SXM-400G")
+
+
+def test_a_layout_that_somebody_stated_is_not_pointed_out() -> None:
     for name, sets in (("llama3-8b", {}), ("deepseek-v3", {"ep": 8})):
         assert not any("no layout" in n for n in predict(name, "64x8xH100-SXM-400G", set=sets).notes)
 

@@ -123,6 +123,21 @@ class GroupShape:
         return f"{self.ranks} GPUs on {self.nodes} nodes"
 
 
+def worst_placed(ranks: tuple[int, ...], platform: PlatformSpec) -> tuple[int, ...]:
+    """Of the groups into which a job cuts its ranks the one over most nodes, where ``ranks`` is the first of
+    them: groups of 64 in racks of 72 cross from one to the next."""
+    stride = ranks[1] - ranks[0] if len(ranks) > 1 else 0
+    unit, per_node = len(ranks) * stride, platform.gpus_per_node
+    whole = stride > 0 and ranks == tuple(range(ranks[0], ranks[0] + unit, stride))
+    if not whole or platform.nodes == 1 or per_node % unit == 0 or unit % per_node == 0:
+        return ranks
+    shifts = range(0, min(platform.ranks - ranks[-1], unit * per_node), unit)
+    return max(
+        (tuple(rank + shift for rank in ranks) for shift in shifts),
+        key=lambda group: len({rank // per_node for rank in group}),
+    )
+
+
 def group_shape(ranks: Sequence[int], platform: PlatformSpec) -> GroupShape:
     """The shape of a group of global ranks on a platform; ranks fill the nodes in order."""
     if not ranks:

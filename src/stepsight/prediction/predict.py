@@ -23,6 +23,7 @@ from stepsight.prediction.runnable import (
     borrowed,
     check_job,
     check_runnable,
+    experts_cross,
     faster_attention,
     language_warnings,
     layout_left_open,
@@ -84,7 +85,7 @@ def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
         check_job(given.job, on.spec.gpu)
         found = predict_captured(given, on)
         return replace(found, notes=(*on.notes, *found.notes))
-    training = resolve(given, on.spec.ranks, on.spec.gpu)
+    training = resolve(given, on.spec.ranks, on.spec.gpu, on.spec.gpus_per_node)
     on = on.with_ranks(training.ranks)
     check_runnable(training, on)
     if isinstance(training, LanguageWorkload) and training.eager is None:
@@ -107,7 +108,11 @@ def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
 def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:
     """What a reader should know of a language model's platform, type, layout and attention first."""
     shares = {part: us / found.step_time_us for part, us in found.breakdown_us.items()}
-    layout = (*layout_left_open(c, shares.get(EXPOSED, 0.0)), *batch_left_open(c, shares.get(IDLE, 0.0)))
+    layout = (
+        *experts_cross(c, on),
+        *layout_left_open(c, shares.get(EXPOSED, 0.0)),
+        *batch_left_open(c, shares.get(IDLE, 0.0)),
+    )
     attention = faster_attention(c, on, shares.get("attention", 0.0))
     return (*language_warnings(c, on.spec.gpu), *on.notes, *layout, *borrowed(c), *attention)
 

@@ -104,13 +104,28 @@ def layout_left_open(c: LanguageConfig, exposed: float) -> tuple[str, ...]:
 
     ``exposed``: the share of the step that exposed communication takes.
     """
-    if "recompute" not in c.left_open or c.layout.zero != 3 or exposed < MUCH:
+    s = c.layout
+    sharded = "recompute" in c.left_open and s.zero == 3
+    if not (sharded or "layout" in c.left_open) or exposed < MUCH:
         return ()
     experts = ", expert parallelism (ep)" if c.model.experts else ""
+    name = f"FSDP over {c.ranks:,} GPUs" if sharded else f"ep {s.expert}, pp {s.pipeline}"
     return (
-        f"no layout was stated: FSDP over {c.ranks:,} GPUs waits for communication {share(exposed)} of the"
+        f"no layout was stated: {name} waits for communication {share(exposed)} of the"
         f" step; stepsight tune searches tensor and pipeline parallelism (tp, pp){experts} and micro-batches"
         " (mbs)",
+    )
+
+
+def experts_cross(c: LanguageConfig, platform: Platform) -> tuple[str, ...]:
+    """A line where groups of experts do not tile a node, so that some lie on two."""
+    per_node, group = platform.spec.gpus_per_node, c.layout.expert * c.layout.expert_tensor
+    if c.layout.expert == 1 or group > per_node or per_node % group == 0 or c.ranks <= per_node:
+        return ()
+    used = per_node - per_node % group
+    return (
+        f"experts over {group} GPUs do not divide the {per_node} that one link joins: some groups lie on two"
+        f" nodes; with nodes of {used} in the platform's name none does",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.collectives.roofline import worst_placed
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times, profile_of
@@ -144,6 +145,7 @@ class JobPricer:
         self.families = [kernel.family for kernel, _ in launches]
         self.skew_us: dict[int, float] = {}
         self.known_calls: dict[tuple[object, Observation, int], tuple[float, int, float]] = {}
+        self.placed: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.shapes: dict[tuple[int, ...], tuple[int, int, int]] = {}
         self.clock = 1.0
         self.dynamic_j: float | None = None
@@ -307,15 +309,18 @@ class JobPricer:
         """Sets that lie on the nodes in the same way take the same time."""
         kind, size = _modelled_as(item)
         if item.spans:
-            if item.spans not in self.shapes:
-                nodes, per_node = layout(np.array([item.spans]), self.platform.spec.gpus_per_node)
-                self.shapes[item.spans] = len(item.spans), int(nodes[0]), int(per_node[0])
-            shape = self.shapes[item.spans]
+            if item.spans not in self.placed:
+                self.placed[item.spans] = worst_placed(item.spans, self.platform.spec)
+            spans = self.placed[item.spans]
+            if spans not in self.shapes:
+                nodes, per_node = layout(np.array([spans]), self.platform.spec.gpus_per_node)
+                self.shapes[spans] = len(spans), int(nodes[0]), int(per_node[0])
+            shape = self.shapes[spans]
         else:
-            shape = sets.shapes[way]
+            spans, shape = (), sets.shapes[way]
         key = (item.group if self.platform.site else "", kind, size, shape, item.copies)
         if key not in self.collectives:
-            ranks = item.spans or sets.groups[int(np.argmax(sets.layout[:-1] == way))].ranks
+            ranks = spans or sets.groups[int(np.argmax(sets.layout[:-1] == way))].ranks
             self.collectives[key] = self.platform.conditions.collective(
                 item.group, kind, size, tuple(ranks), item.copies
             )

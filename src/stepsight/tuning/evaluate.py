@@ -133,7 +133,7 @@ def workload_of(
     searched = settings.get("parallel.sharding") == SEARCHED
     settings = {k: None if searched and k == "parallel.sharding" else v for k, v in settings.items()}
     given = parse_workload(with_settings(document, settings, where), where)
-    workload = resolve(given, platform.spec.ranks, platform.spec.gpu)
+    workload = resolve(given, platform.spec.ranks, platform.spec.gpu, platform.spec.gpus_per_node)
     if not searched:
         return workload
     from stepsight.sharding.choice import choose

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stepsight.collectives.roofline import worst_placed
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform
 from stepsight.tuning.dimensions import RECOMPUTE, STACKS, STAGES, VIRTUAL_STAGES, is_modules
@@ -242,7 +243,8 @@ class Bound:
 
     def language_us(self, c: LanguageConfig) -> float:
         """The fullest stage's passes, and the bubble that a schedule cannot avoid."""
-        s, maker, spans = c.layout, Pieces(c, 1), Emitter(c).spans
+        s, maker = c.layout, Pieces(c, 1)
+        spans = {a: worst_placed(ranks, self.platform.spec) for a, ranks in Emitter(c).spans.items()}
         works = [maker.work(piece) for piece in pieces(c)]
         each = [sum(self._pass_us(run.work, spans) for run in (*w.forward, *w.backward)) for w in works]
         stages = [sum(each[stage :: s.pipeline]) for stage in range(s.pipeline)]

@@ -18,8 +18,10 @@ from stepsight.records import Assignments, Table, assigned, either, nearest, ove
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.fields import ALIASES, with_full_names
+from stepsight.workload.llm.config import read_language
 from stepsight.workload.llm.hugging_face import from_hugging_face
 from stepsight.workload.llm.recipe import recipe_of
+from stepsight.workload.llm.spread import layouts, leaves_layout_open
 from stepsight.workload.llm.workload import LanguageWorkload, read_transformer
 
 Workload = DlrmWorkload | LanguageWorkload
@@ -91,22 +93,49 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     if document.get("kind", "transformer") == "transformer":
         document = with_full_names(document, where)
     document = with_model(document)
-    if not _leaves_ranks_open(document):
-        return _parse(document, where)
-    fewest = _with_some_batch(_without_replicas(_on_fewest_ranks(document)))
-    return replace(_parse(fewest, where), open_ranks=document)
+    if _leaves_ranks_open(document):
+        fewest = _with_some_batch(_without_replicas(_on_fewest_ranks(document)))
+        found = replace(_parse(fewest, where), open_ranks=document)
+    else:
+        found = _parse(document, where)
+    if isinstance(found, LanguageWorkload) and leaves_layout_open(found.config, document):
+        found = replace(found, open_layout=document)
+    return found
 
 
-def resolve(workload: Workload, gpus: int, gpu: GpuSpec | None = None) -> Workload:
-    """The workload with what its file leaves to the platform: the number of ranks, and what a recipe picks by
-    GPU.
+def resolve(workload: Workload, gpus: int, gpu: GpuSpec | None = None, per_node: int = 8) -> Workload:
+    """The workload with what its file leaves to the platform: the number of ranks, the layout of a mixture of
+    experts, and what a recipe picks by GPU. ``per_node``: GPUs that one link joins.
 
     Tensor and pipeline groups stay as they are; the rest is data-parallel.
     """
+    if gpu is not None and isinstance(workload, LanguageWorkload) and workload.open_layout is not None:
+        return _spread(workload, workload.open_layout, gpus, gpu, per_node)
     found = _on_platform(workload, gpus)
     if gpu is None or not isinstance(found, LanguageWorkload):
         return found
     return found.on(gpu)
+
+
+def _spread(
+    workload: LanguageWorkload, document: Mapping[str, Any], gpus: int, gpu: GpuSpec, per_node: int
+) -> LanguageWorkload:
+    """A mixture of experts in the first layout that fits; where none does, fully sharded."""
+    given = workload.config
+    for changed in layouts(given, document, gpus, per_node):
+        try:
+            found = LanguageWorkload(read_language(changed, given.source)).on(gpu)
+        except InputError:  # another layout may do
+            continue
+        if found.fits(gpu):
+            left_open = found.config.left_open | {"layout"}
+            return replace(found, config=replace(found.config, left_open=left_open, differs=given.differs))
+    parallel = {"ranks": gpus, "zero": 3, **document.get("parallel", {})}
+    if parallel["ranks"] == 1:
+        return replace(workload, open_ranks=None).on(gpu)
+    sharded = read_transformer({**document, "parallel": parallel}, given.source)
+    left_open = sharded.config.left_open | given.left_open & {"recompute"}
+    return replace(sharded, config=replace(sharded.config, left_open=left_open)).on(gpu)
 
 
 def _on_platform(workload: Workload, gpus: int) -> Workload:

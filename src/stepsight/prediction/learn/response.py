@@ -158,7 +158,7 @@ def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
     """Price a job for questions; what was learned of the platform is left out."""
     on = replace(platform, learned=NOTHING_LEARNED, evidence=None)
     if isinstance(workload, LanguageWorkload) and workload.eager is None:
-        training = resolve(workload, on.spec.ranks, on.spec.gpu)
+        training = resolve(workload, on.spec.ranks, on.spec.gpu, on.spec.gpus_per_node)
         on = on.with_ranks(training.ranks)
         check_runnable(training, on)
         assert isinstance(training, LanguageWorkload)

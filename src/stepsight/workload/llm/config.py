@@ -348,9 +348,10 @@ def usual_framework(document: Mapping[str, Any]) -> str:
     """The framework of a description that names none, whichever way its model was named.
 
     Fully sharded training is torchtitan's, and so is a model of `SHARDED_FROM` parameters that nothing
-    spreads; in fp32, with eager attention or with adapters it is Hugging Face's. A smaller model in fp32,
-    with eager attention or with a field that only plain PyTorch has is plain PyTorch's, and everything else
-    Megatron's. A value that asks for what happens anyway decides nothing.
+    spreads, unless it has experts, which Megatron spreads; in fp32, with eager attention or with adapters it
+    is Hugging Face's. A smaller model in fp32, with eager attention or with a field that only plain PyTorch
+    has is plain PyTorch's, and everything else Megatron's. A value that asks for what happens anyway decides
+    nothing.
     """
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
@@ -363,7 +364,8 @@ def usual_framework(document: Mapping[str, Any]) -> str:
         return "hf"
     if str(parallel.get("zero", 0)) in ("3", "fsdp"):
         return "torchtitan"
-    if not spread and "zero" not in parallel and _parameters(document) >= SHARDED_FROM:
+    large = not spread and "zero" not in parallel and _parameters(document) >= SHARDED_FROM
+    if large and (full or "moe" not in document or "data" in parallel):
         return "hf" if full else "torchtitan"
     plain = full or any(training.get(k, anyway) != anyway for k, (anyway, _) in PLAIN_FIELDS.items())
     return "eager" if plain else "megatron"

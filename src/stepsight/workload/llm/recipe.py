@@ -6,6 +6,7 @@ facts of the stack's code (``[code]``), and whose host work its launches cost (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,6 +34,11 @@ PARALLEL_FIELDS = frozenset({
 """The same of ``parallel``."""
 
 
+ENDS = 2
+"""Pieces of a pipeline that need no layer: the embedding's and the head's."""
+UNEVEN = 1.15
+"""The longest piece over the mean, at most, where stages are cut finer: a schedule waits for the longest
+(chosen)."""
 IDLE = 0.1
 """Fill and drain of a pipeline over its work: more than this, and people cut stages finer (chosen; published
 layouts with more have one layer per piece)."""
@@ -146,16 +152,20 @@ class Recipe:
 
     def virtual_stages(self, layers: int, pipeline: int, micro_batches: int) -> int:
         """Pieces of each stage where nobody states them: as many as give each the recipe's layers, or fewer
-        layers while the pipeline would stand idle for more than `IDLE`; one where the schedule cannot be
-        interleaved."""
-        each = int(self.parallel.get("layers_per_virtual_stage", 0))
-        if not each or pipeline == 1 or micro_batches % pipeline:
+        layers while the pipeline would stand idle for more than `IDLE` and pieces stay of one length; one
+        where the schedule cannot be interleaved."""
+        most = int(self.parallel.get("layers_per_virtual_stage", 0))
+        if not most or pipeline == 1 or micro_batches % pipeline:
             return 1
-        while True:
-            pieces = max(1, round(layers / pipeline / each))
-            if each == 1 or pipeline - 1 <= IDLE * micro_batches * pieces:
-                return pieces
-            each -= 1
+        found = 0
+        for each in range(most, 0, -1):
+            pieces = max(1, min(round(layers / pipeline / each), (layers + ENDS) // pipeline))
+            longest = math.ceil(layers / pipeline / pieces)
+            if not found or longest * pipeline * pieces <= UNEVEN * (layers + ENDS):
+                found = pieces
+            if pipeline - 1 <= IDLE * micro_batches * found:
+                break
+        return found
 
     def bucket_mb(self, replicas: int, gradient_bytes: int) -> float:
         """Gradient buckets: a size, or Megatron's rule of this many parameters, more with many replicas."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepsight.errors import InputError
@@ -59,7 +59,12 @@ def read_transformer(document: Mapping[str, Any], where: str) -> LanguageWorkloa
 
 @dataclass(frozen=True)
 class LanguageWorkload(Described[LanguageConfig]):
-    """A language model and how it is trained."""
+    """A language model and how it is trained.
+
+    ``open_layout`` is the content of a file that leaves to the platform how experts are spread.
+    """
+
+    open_layout: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def setup(self) -> Setup:
         """Batch, sequence, precision and the axes of parallelism."""
@@ -67,7 +72,8 @@ class LanguageWorkload(Described[LanguageConfig]):
         axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
         images = c.model.patches > 0
         by_default = " by default" if "recompute" in c.left_open else ""
-        details = _sharing(s, by_default)
+        details = ["this layout by default"] if "layout" in c.left_open else []
+        details += _sharing(s, by_default)
         details += _schedule(c)
         details += _recomputation(c)
         details.append(f"{c.training.attention} attention")
@@ -104,10 +110,12 @@ class LanguageWorkload(Described[LanguageConfig]):
             tried += [replace(one, training=replace(c.training, recompute="full")) for one in tried]
         if len(tried) == 1:
             return replace(self, config=c)
-        room = SAFE * gpu.usable_bytes
-        fits = (one for one in tried if replace(self, config=one).memory().peak_bytes <= room)
-        found = next(fits, None)
+        found = next((one for one in tried if replace(self, config=one).fits(gpu)), None)
         return replace(self, config=found or replace(tried[-1], left_open=c.left_open - {"micro_batch"}))
+
+    def fits(self, gpu: GpuSpec) -> bool:
+        """Whether it fits with room for what memory is known to."""
+        return self.memory().peak_bytes <= SAFE * gpu.usable_bytes
 
     @property
     def eager(self) -> TransformerConfig | None:
