@@ -34,10 +34,10 @@ def check_runnable(workload: Workload, platform: Platform) -> None:
         return
     eager = workload.eager
     if eager is not None:
-        if eager.training.attention == "flash" and not eager.training.half:
+        if eager.attention == "flash" and not eager.half:
             raise InputError(
                 "training.attention",
-                f"is flash: its kernels compute in half precision, not in {eager.training.precision}",
+                f"is flash: its kernels compute in half precision, not in {eager.precision}",
                 'set training.precision = "bf16", or training.attention = "eager"',
             )
         return

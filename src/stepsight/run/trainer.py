@@ -22,7 +22,7 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.embeddings import rank_lookup, replicated
 from stepsight.workload.files import Workload
-from stepsight.workload.llm.eager.config import TransformerConfig
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.training import Training
 
 if TYPE_CHECKING:
@@ -58,15 +58,15 @@ class Trainer:
             bucket_mb = workload.config.bucket_mb
             self.training: Training = workload.config.training
         else:
-            config = workload.eager
-            if config is None:
+            training = workload.eager
+            if training is None:
                 raise InputError(
                     workload.name,
                     "only plain data parallelism is really trained",
                     "leave out framework and axes",
                 )
-            module, self.batches = _transformer(config, device, batches, generator)
-            bucket_mb, self.training = config.bucket_mb, config.training
+            module, self.batches = _transformer(workload.config, device, batches, generator)
+            bucket_mb, self.training = workload.config.layout.bucket_mb, training
         self.module = module.to(device)
         self.model: torch.nn.Module = self.module
         if workload.ranks > 1:
@@ -152,15 +152,17 @@ def _dlrm(
 
 
 def _transformer(
-    c: TransformerConfig, device: str, batches: int, generator: np.random.Generator
+    c: LanguageConfig, device: str, batches: int, generator: np.random.Generator
 ) -> tuple[torch.nn.Module, list[Any]]:
-    if c.training.recompute:
+    if c.training.recompute != "none":
         problem = "recomputation can be predicted, not run"
         raise InputError(f"{c.source}: [training]: recompute", problem, "leave it out")
     shape = (c.batch_per_rank, c.sequence)
     made = []
     for _ in range(batches):
-        ids, target = (torch.from_numpy(generator.integers(0, c.vocab, shape)).to(device) for _ in range(2))
+        ids, target = (
+            torch.from_numpy(generator.integers(0, c.model.vocab, shape)).to(device) for _ in range(2)
+        )
         made.append((ids, target))
     return Transformer(c), made
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.eager.build import MODELS
-from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.operators.tape import Tape
 
 
@@ -119,7 +119,7 @@ class _Running(Tape):
 class Transformer(nn.Module):  # type: ignore[misc]
     """A family's description as a module."""
 
-    def __init__(self, c: TransformerConfig) -> None:
+    def __init__(self, c: LanguageConfig) -> None:
         super().__init__()
         self.tape = _Running(self)
         self.run: Callable[[], Any] = MODELS[c.family](self.tape, c)

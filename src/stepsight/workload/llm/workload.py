@@ -14,13 +14,12 @@ from stepsight.program.setup import Setup
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import PLAIN_FIELDS, LanguageConfig, read_language, with_attention_of
 from stepsight.workload.llm.eager import build as eager_build
-from stepsight.workload.llm.eager.config import TransformerConfig, eager_step
 from stepsight.workload.llm.layer import recomputed_flops
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.llm.model import Experts
 from stepsight.workload.memory import MemoryReport
-from stepsight.workload.training import Described
+from stepsight.workload.training import Described, Training
 
 NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 """Axes of parallelism as answers name them."""
@@ -118,19 +117,19 @@ class LanguageWorkload(Described[LanguageConfig]):
         return self.memory().peak_bytes <= SAFE * gpu.usable_bytes
 
     @property
-    def eager(self) -> TransformerConfig | None:
-        """What plain PyTorch's operators are written from; None where passes stand for them."""
-        return eager_step(self.config)
+    def eager(self) -> Training | None:
+        """The training of a step that is written out operator by operator; None where passes stand for it."""
+        return eager_build.eager_training(self.config)
 
     def job(self, device: str = "cuda", blocks: int | None = None) -> Job:
         """All ranks' operators in plain PyTorch, else one program for each stage of the pipeline."""
         eager = self.eager
-        return build(self.config, blocks) if eager is None else eager_build.build(eager, device)
+        return build(self.config, blocks) if eager is None else eager_build.build(self.config, eager, device)
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
         eager = self.eager
-        return language_memory(self.config) if eager is None else eager_build.memory(eager)
+        return language_memory(self.config) if eager is None else eager_build.memory(self.config, eager)
 
 
 def _divisors(n: int) -> list[int]:

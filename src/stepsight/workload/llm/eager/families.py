@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from stepsight.workload.llm.eager.config import TransformerConfig
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.operators.lookups import embedding, masked_fill
 from stepsight.workload.operators.matmuls import addmm, flash_attention, linear, matmul
 from stepsight.workload.operators.norms import cross_entropy, layer_norm, rms_norm, softmax
@@ -104,19 +104,19 @@ def normed(tape: Tape, x: Tensor, w: Weights, part: str) -> Tensor:
     return layer_norm(tape, x, w[part], w[f"{part} bias"])
 
 
-def decoder(tape: Tape, c: TransformerConfig) -> Forward:
+def decoder(tape: Tape, c: LanguageConfig) -> Forward:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
-    f, h, p = FAMILIES[c.family], c.hidden, c.training.dropout
-    tokens = tape.parameter("tokens", c.vocab, h)
+    f, h, p = FAMILIES[c.family], c.model.hidden, c.training.dropout
+    tokens = tape.parameter("tokens", c.model.vocab, h)
     positions = None if f.llama else tape.parameter("positions", c.sequence, h)
     types = tape.parameter("types", 2, h) if f.encoder else None
     ends = register(tape, "", bias=not f.llama, norm=(h,))
-    blocks = [_block_weights(tape, c, f, f"block.{i}.") for i in range(c.layers)]
-    if c.head == "lm" and f.encoder:
+    blocks = [_block_weights(tape, c, f, f"block.{i}.") for i in range(c.model.layers)]
+    if c.model.head == "lm" and f.encoder:
         ends |= register(tape, "head.", transform=(h, h), head_norm=(h,))
-        ends["bias"] = tape.parameter("head.bias", c.vocab)
-    if c.head == "lm" and f.llama:
-        ends["head"] = tape.parameter("head", c.vocab, h)
+        ends["bias"] = tape.parameter("head.bias", c.model.vocab)
+    if c.model.head == "lm" and f.llama:
+        ends["head"] = tape.parameter("head", c.model.vocab, h)
 
     def forward() -> Tensor:
         with tape.scope("embeddings"):
@@ -134,7 +134,7 @@ def decoder(tape: Tape, c: TransformerConfig) -> Forward:
         with tape.scope("head"):
             if not f.encoder:
                 x = normed(tape, x, ends, "norm")
-            if c.head == "none":
+            if c.model.head == "none":
                 return x
             if f.encoder:
                 x = normed(tape, gelu(tape, dense(tape, x, ends, "transform")), ends, "head_norm")
@@ -144,28 +144,26 @@ def decoder(tape: Tape, c: TransformerConfig) -> Forward:
     return forward
 
 
-def kept_or_run_again(
-    tape: Tape, c: TransformerConfig, block: Callable[[Tensor], Tensor], x: Tensor
-) -> Tensor:
+def kept_or_run_again(tape: Tape, c: LanguageConfig, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """One block, whose tensors the backward pass finds kept or makes again (``recompute``)."""
-    return tape.checkpoint(block, x) if c.training.recompute else block(x)
+    return tape.checkpoint(block, x) if c.training.recompute == "full" else block(x)
 
 
-def loss(tape: Tape, c: TransformerConfig, logits: Tensor, *, next_token: bool) -> Tensor:
+def loss(tape: Tape, c: LanguageConfig, logits: Tensor, *, next_token: bool) -> Tensor:
     """Cross entropy of every token, or of the next one; the logits where the description has no loss."""
     if c.training.loss == "none":
         return logits
     target = tape.buffer("target", (c.batch_per_rank, c.sequence), "int64")
     if not next_token:
-        return cross_entropy(tape, view(tape, logits, -1, c.vocab), view(tape, target, -1))
+        return cross_entropy(tape, view(tape, logits, -1, c.model.vocab), view(tape, target, -1))
     shifted = contiguous(tape, narrow(tape, logits, 1, c.sequence - 1))
-    flat = view(tape, shifted, -1, c.vocab)
+    flat = view(tape, shifted, -1, c.model.vocab)
     target = narrow(tape, target, 1, c.sequence - 1, start=1)
     return cross_entropy(tape, flat, reshape(tape, target, -1))
 
 
-def _block_weights(tape: Tape, c: TransformerConfig, f: Family, name: str) -> Weights:
-    h, n, kv = c.hidden, c.ffn, c.kv_heads * c.head_dim
+def _block_weights(tape: Tape, c: LanguageConfig, f: Family, name: str) -> Weights:
+    h, n, kv = c.model.hidden, c.model.ffn, c.model.kv_heads * c.model.head_dim
     qkv = {"qkv": (3 * h, h)} if f.merged else {"q": (h, h), "k": (kv, h), "v": (kv, h)}
     gate = {"gate": (n, h)} if f.llama else {}
     return register(
@@ -174,7 +172,7 @@ def _block_weights(tape: Tape, c: TransformerConfig, f: Family, name: str) -> We
     )  # fmt: skip
 
 
-def _block(tape: Tape, c: TransformerConfig, f: Family, w: Weights, x: Tensor) -> Tensor:
+def _block(tape: Tape, c: LanguageConfig, f: Family, w: Weights, x: Tensor) -> Tensor:
     p = c.training.dropout
     context = _attention(tape, c, f, w, x if f.encoder else normed(tape, x, w, "norm_1"))
     x = add(tape, dropout(tape, _project(tape, f, context, w, "out"), p), x)
@@ -195,33 +193,33 @@ def _project(tape: Tape, f: Family, x: Tensor, w: Weights, part: str) -> Tensor:
     return view(tape, flat, *x.shape[:-1], w[part].shape[1])
 
 
-def _attention(tape: Tape, c: TransformerConfig, f: Family, w: Weights, x: Tensor) -> Tensor:
+def _attention(tape: Tape, c: LanguageConfig, f: Family, w: Weights, x: Tensor) -> Tensor:
     """By the fused kernel, or operator by operator."""
     if f.merged:
-        parts = split(tape, _project(tape, f, x, w, "qkv"), (c.hidden,) * 3, 2, "aten::split")
-        q, k, v = (_by_head(tape, part, c.heads) for part in parts)
+        parts = split(tape, _project(tape, f, x, w, "qkv"), (c.model.hidden,) * 3, 2, "aten::split")
+        q, k, v = (_by_head(tape, part, c.model.heads) for part in parts)
     else:
-        heads = {"q": c.heads, "k": c.kv_heads, "v": c.kv_heads}
+        heads = {"q": c.model.heads, "k": c.model.kv_heads, "v": c.model.kv_heads}
         q, k, v = (_by_head(tape, _project(tape, f, x, w, part), n) for part, n in heads.items())
     if f.llama:
-        angles = (1, 1, c.sequence, c.head_dim)
+        angles = (1, 1, c.sequence, c.model.head_dim)
         cos, sin = tape.buffer("cos", angles), tape.buffer("sin", angles)
         q, k = _rotated(tape, q, cos, sin), _rotated(tape, k, cos, sin)
-        k, v = _repeated(tape, k, c.heads), _repeated(tape, v, c.heads)
-    if c.training.attention == "flash":
+        k, v = _repeated(tape, k, c.model.heads), _repeated(tape, v, c.model.heads)
+    if c.training.attention != "eager":
         context = transpose(tape, flash_attention(tape, q, k, v, causal=not f.encoder), 1, 2)
         return reshape(tape, context, *x.shape)
     scores = matmul(tape, q, transpose(tape, k, -1, -2))
     if f.llama:
-        scores = scalar(tape, "mul", scores, c.head_dim**-0.5)
+        scores = scalar(tape, "mul", scores, c.model.head_dim**-0.5)
     else:
-        scores = scalar(tape, "div", scores, c.head_dim**0.5)
+        scores = scalar(tape, "div", scores, c.model.head_dim**0.5)
     probabilities = softmax(tape, _masked(tape, c, f, scores))
     context = matmul(tape, dropout(tape, probabilities, c.training.dropout), v)
     return view(tape, contiguous(tape, permute(tape, context, 0, 2, 1, 3)), *x.shape)
 
 
-def _masked(tape: Tape, c: TransformerConfig, f: Family, scores: Tensor) -> Tensor:
+def _masked(tape: Tape, c: LanguageConfig, f: Family, scores: Tensor) -> Tensor:
     """Padding or later tokens hidden: GPT-2 fills them in, the others add a mask."""
     if f.conv1d:
         past = tape.buffer("past", (1, 1, c.sequence, c.sequence), "bool")

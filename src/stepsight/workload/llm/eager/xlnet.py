@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.workload.llm.eager.config import TransformerConfig
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.eager.families import Forward, Weights, dense, loss, normed, register
 from stepsight.workload.operators.lookups import embedding, index_select
 from stepsight.workload.operators.matmuls import einsum, linear
@@ -13,19 +13,19 @@ from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import contiguous, expand, narrow, permute, reshape, transpose
 
 
-def model(tape: Tape, c: TransformerConfig) -> Forward:
+def model(tape: Tape, c: LanguageConfig) -> Forward:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
-    word = tape.parameter("word", c.vocab, c.hidden)
-    layers = [_weights(tape, c, f"layer.{i}.") for i in range(c.layers)]
-    bias = tape.parameter("lm_loss.bias", c.vocab) if c.head == "lm" else None
+    word = tape.parameter("word", c.model.vocab, c.model.hidden)
+    layers = [_weights(tape, c, f"layer.{i}.") for i in range(c.model.layers)]
+    bias = tape.parameter("lm_loss.bias", c.model.vocab) if c.model.head == "lm" else None
 
     def forward() -> Tensor:
         p, batch = c.training.dropout, c.batch_per_rank
         with tape.scope("embeddings"):
             ids = transpose(tape, tape.buffer("ids", (batch, c.sequence), "int64"), 0, 1)
             x = dropout(tape, embedding(tape, word, contiguous(tape, ids)), p)
-            sizes = (2 * c.sequence, 1, c.hidden)
-            positions = expand(tape, tape.buffer("relative", sizes), 2 * c.sequence, batch, c.hidden)
+            sizes = (2 * c.sequence, 1, c.model.hidden)
+            positions = expand(tape, tape.buffer("relative", sizes), 2 * c.sequence, batch, c.model.hidden)
             positions = dropout(tape, positions, p)
         for i, layer in enumerate(layers):
             with tape.scope(f"layer {i}"):
@@ -37,22 +37,22 @@ def model(tape: Tape, c: TransformerConfig) -> Forward:
     return forward
 
 
-def _weights(tape: Tape, c: TransformerConfig, name: str) -> Weights:
+def _weights(tape: Tape, c: LanguageConfig, name: str) -> Weights:
     """Projections are hidden × heads × head_dim; ``r`` projects relative positions."""
-    h, n, d = c.hidden, c.heads, c.head_dim
+    h, n, d = c.model.hidden, c.model.heads, c.model.head_dim
     made = {part: tape.parameter(name + part, h, n, d) for part in "qkvor"}
     made |= {part: tape.parameter(name + part, n, d) for part in ("r_r_bias", "r_w_bias")}
-    return made | register(tape, name, norm_1=(h,), norm_2=(h,), up=(c.ffn, h), down=(h, c.ffn))
+    return made | register(tape, name, norm_1=(h,), norm_2=(h,), up=(c.model.ffn, h), down=(h, c.model.ffn))
 
 
-def _layer(tape: Tape, c: TransformerConfig, w: Weights, x: Tensor, positions: Tensor) -> Tensor:
+def _layer(tape: Tape, c: LanguageConfig, w: Weights, x: Tensor, positions: Tensor) -> Tensor:
     p = c.training.dropout
     q, k, v = (einsum(tape, "ibh,hnd->ibnd", x, w[part]) for part in "qkv")
     r = einsum(tape, "ibh,hnd->ibnd", positions, w["r"])
     content = einsum(tape, "ibnd,jbnd->bnij", add(tape, q, w["r_w_bias"]), k)
     place = einsum(tape, "ibnd,jbnd->bnij", add(tape, q, w["r_r_bias"]), r)
     scores = add(tape, content, _relative_shift(tape, place, c.sequence))
-    scores = scalar(tape, "mul", scalar(tape, "add", scores, 0), c.head_dim**-0.5)
+    scores = scalar(tape, "mul", scalar(tape, "add", scores, 0), c.model.head_dim**-0.5)
     context = einsum(tape, "bnij,jbnd->ibnd", dropout(tape, softmax(tape, scores), p), v)
     update = dropout(tape, einsum(tape, "ibnd,hnd->ibh", context, w["o"]), p)
     x = normed(tape, add(tape, update, x), w, "norm_1")
