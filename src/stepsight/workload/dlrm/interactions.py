@@ -13,7 +13,7 @@ from stepsight.workload.dlrm.exchange import whole_tables
 from stepsight.workload.dlrm.torchrec import index_from_host
 from stepsight.workload.operators.matmuls import bmm, linear
 from stepsight.workload.operators.pointwise import add, mul
-from stepsight.workload.operators.tape import Grads, Tape
+from stepsight.workload.operators.tape import Grads, Tape, operator
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import cat, transpose, view
 
@@ -51,9 +51,10 @@ def _dot(
     if whole and not projections:
         parts = [pooled]
     else:
-        weights = {w.name: w for (w,) in projections}
+        odd = (table.name for table in config.tables if table.dim != dim)
+        weights = dict(zip(odd, (w for (w,) in projections), strict=True))
         parts = [
-            linear(tape, part, weights[f"projection.{name}"]) if f"projection.{name}" in weights else part
+            linear(tape, part, weights[name]) if name in weights else part
             for name, part in whole_tables(tape, config, pooled).items()
         ]
     if config.stack == TORCHREC_STACK and tape.device != "cuda":
@@ -62,7 +63,9 @@ def _dot(
     vectors = view(tape, cat(tape, (x, *parts), 1), batch, -1, dim)
     products = bmm(tape, vectors, transpose(tape, vectors, 1, 2))
     from_host = config.stack == TORCHREC_STACK and tape.device == "cuda"
-    return cat(tape, (x, lower_triangle(tape, products, from_host=from_host)), 1)
+    if from_host:
+        index_from_host(tape, products.shape[1] * (products.shape[1] - 1) // 2)
+    return cat(tape, (x, lower_triangle(tape, products)), 1)
 
 
 def cat_all(tape: Tape, parts: Sequence[Tensor]) -> Tensor:
@@ -70,12 +73,11 @@ def cat_all(tape: Tape, parts: Sequence[Tensor]) -> Tensor:
     return cat(tape, parts, 1) if len(parts) > 1 else parts[0]
 
 
-def lower_triangle(tape: Tape, products: Tensor, *, from_host: bool = False) -> Tensor:
-    """Entries below the diagonal of each matrix, by an index on the device, or brought there each time."""
+@operator
+def lower_triangle(tape: Tape, products: Tensor) -> Tensor:
+    """Entries below the diagonal of each matrix, by an index on the device."""
     batch, size = products.shape[0], products.shape[1]
     pairs = size * (size - 1) // 2
-    if from_host:
-        index_from_host(tape, pairs)
     with tape.op("aten::index", (products,)):
         out = Tensor.new((batch, pairs), products.dtype)
         index = Tensor.new((pairs,), "int64", persistent=True)

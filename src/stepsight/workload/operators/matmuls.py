@@ -97,6 +97,7 @@ def _column_major(x: Tensor) -> bool:
     return x.strides[0] == 1 and x.strides[1] == x.shape[0]
 
 
+@operator
 def bmm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     with tape.op("aten::bmm", (a, b)):
         b, a = lowered(tape, b), lowered(tape, a)
