@@ -74,6 +74,11 @@ def _binary(gb: float | None) -> float | None:
     return None if gb is None else gb * 1e9 / 2**30
 
 
+_RANKS = {"gemma-2b": 16, "phi-3-mini-4k": 8, "tiny-llama": 32}
+"""Models whose files in litgpt's config_hub put adapters on all projections, and their rank; the others' have
+rank 32 on queries and values."""
+
+
 def litgpt(row: Row) -> Case:
     """Peak memory of fine-tuning on A10G: full, LoRA, QLoRA; bf16 throughout (bf16-true), no fp32 copies."""
     model = required(catalogue_model(row["model"]), NO_MODEL)
@@ -86,10 +91,13 @@ def litgpt(row: Row) -> Case:
         "training": {"precision": "bf16", "adapters": row["method"] if "lora" in row["method"] else "none"},
         "parallel": parallel,
     }
-    settings: dict[str, Any] = {"training": {"optimizer_state": "half"}}
+    settings: dict[str, Any] = {}
+    if "lora" in row["method"]:
+        targets = "all" if row["model"] in _RANKS else "attention"
+        settings["training"] = {"adapter_targets": targets, "adapter_rank": _RANKS.get(row["model"], 32)}
     if gpus > 1 and row["method"] == "full":  # Lightning's FSDP strategy
         settings["parallel"] = {"zero": 3}
     return Case(
-        stated, "pytorch", settings, f"{gpus}xA10G-24G" if gpus > 1 else "1xA10G-24G",
+        stated, "litgpt-2024", settings, f"{gpus}xA10G-24G" if gpus > 1 else "1xA10G-24G",
         measured_gb=_binary(number(row, "peak_memory_gb")), allocated=True, crashed=row["fits"] == "no",
     )  # fmt: skip

@@ -11,6 +11,7 @@ from stepsight.workload.files import named
 from stepsight.workload.llm.config import LanguageConfig, read_language
 from stepsight.workload.llm.layer import LayerWork, layer_work
 from stepsight.workload.llm.memory import stage_memory
+from stepsight.workload.memory import RankMemory
 
 
 def config(training: dict[str, Any] | None = None, **parallel: Any) -> LanguageConfig:
@@ -206,7 +207,20 @@ def test_a_loss_in_half_precision_needs_less_than_one_in_fp32() -> None:
     assert temporary("llm-foundry") < temporary("deepspeed")
 
 
-def test_four_bit_products_keep_their_inputs() -> None:
-    """bitsandbytes saves what adapters on attention alone would not need: the MLP's inputs."""
-    lora, qlora = (stage_memory(config({"adapters": a}))[0] for a in ("lora", "qlora"))
-    assert qlora.parameters < lora.parameters and qlora.activations > lora.activations
+def test_four_bit_products_of_old_libraries_keep_their_inputs() -> None:
+    """bitsandbytes before 0.43.2 held what adapters on attention alone would not need: the MLP's inputs."""
+
+    def held(framework: str, adapters: str) -> RankMemory:
+        return stage_memory(config({"framework": framework, "precision": "bf16", "adapters": adapters}))[0]
+
+    old, new = ((held(f, "lora"), held(f, "qlora")) for f in ("litgpt", "eager"))
+    assert all(q.parameters < lora.parameters for lora, q in (old, new))
+    assert old[1].activations > old[0].activations and new[1].activations == new[0].activations
+
+
+def test_peft_casts_what_is_not_quantised_to_fp32() -> None:
+    plain, peft = (
+        stage_memory(config({"framework": f, "precision": "bf16", "adapters": "qlora"}))[0].parameters
+        for f in ("eager", "hf")
+    )
+    assert peft - plain == pytest.approx(2 * 2 * 8192 * 1024, rel=0.01)

@@ -17,6 +17,7 @@ from stepsight.workload.llm.block import (
     adapter,
     context_messages,
     exchange_copies,
+    frozen_input_bytes,
     input_bytes,
     keeps_products,
     linear,
@@ -61,7 +62,7 @@ def attention_block(c: LanguageConfig) -> Block:
     again += inner.forward if not keeps_products(c) else []
     v_dim = m.latent.v_dim if m.latent else m.head_dim
     fp8_input = input_bytes(c, "attention") if c.training.quantised and not c.training.frozen else 0.0
-    both.kept_bytes += (e + fp8_input) * n * m.heads * v_dim / t
+    both.kept_bytes += (e + fp8_input + frozen_input_bytes(c)) * n * m.heads * v_dim / t
     out = linear(c, n, m.hidden, m.heads * v_dim / t)
     both += out
     both += adapter(c, "attention", n, m.hidden, m.heads * v_dim / t)

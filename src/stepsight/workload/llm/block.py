@@ -205,13 +205,19 @@ def kept_inputs(c: LanguageConfig) -> float:
 
 def input_bytes(c: LanguageConfig, part: str) -> float:
     """Bytes kept for each element of a GEMM's input: in fp8 where products are; frozen weights need none,
-    their adapters the input as it is, and 4-bit ones keep it in any case (bitsandbytes' MatMul4Bit)."""
+    their adapters the input as it is."""
     if c.training.frozen:
-        kept = c.training.adapts(part) or c.training.frozen_weights == "nf4"
-        return dtype_bytes(c.training.dtype) if kept else 0.0
+        return dtype_bytes(c.training.dtype) * c.training.adapts(part) + frozen_input_bytes(c)
     if c.training.quantised:
         return 1.0 if c.training.precision == "fp8" else FP4_BYTES
     return dtype_bytes(c.training.dtype)
+
+
+def frozen_input_bytes(c: LanguageConfig) -> float:
+    """The same for frozen weights in 4 bits, as old libraries keep it."""
+    if c.training.frozen_weights != "nf4":
+        return 0.0
+    return float(dtype_bytes(c.training.dtype) * c.framework.kept_4bit_inputs)
 
 
 def stored_less(c: LanguageConfig) -> float:

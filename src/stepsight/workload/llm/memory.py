@@ -84,11 +84,12 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
 
 def _weight_bytes(c: LanguageConfig, ends: float) -> float:
     """Bytes of a weight where it is stored; ``ends``: the share of embedding and head, which stay in half
-    precision where layers are in fewer bits. In fp8 training a weight is there with its transpose in fp8,
-    next to the bf16 one unless weights are kept in fp8."""
+    precision where layers are in fewer bits, or are cast to fp32 (PEFT). In fp8 training a weight is there
+    with its transpose in fp8, next to the bf16 one unless weights are kept in fp8."""
     t = c.training
     half = float(dtype_bytes(t.dtype) if t.master_weights or not t.half or t.frozen else 4)
     if t.frozen:
+        half = 4.0 if t.frozen_weights == "nf4" and c.framework.widens_ends else half
         return ends * half + (1 - ends) * FROZEN_BYTES.get(t.frozen_weights, half)
     if t.quantised and c.layout.micro_batches > 1 and not t.fp8_weights:
         return half + (1 - ends) * 2

@@ -82,6 +82,10 @@ class Framework:
     then need not be kept.
     ``fused_routing``: the router's and the permutation's small operators are fused.
     ``grouped_experts``: one grouped GEMM for all experts of a rank, instead of one each.
+    ``kept_4bit_inputs``: how often the inputs of 4-bit GEMMs are held: bitsandbytes before 0.43.2 kept them
+    until the graph was dropped (pull request 1270), which a loop that holds its loss does only in the next
+    step. ``widens_ends``: with 4-bit weights embedding and head are cast to fp32 (PEFT's
+    prepare_model_for_kbit_training).
     ``plain``: modules as PyTorch runs them, every operator a launch of its own (`layer.EXTRA_LAUNCHES`).
     ``host_profile``: whose host work a launch costs (`stepsight.overheads.frameworks`).
     """
@@ -118,6 +122,8 @@ class Framework:
     fused_routing: bool = False
     stages_by_cost: bool = False
     weights_inside_experts: bool = False
+    kept_4bit_inputs: int = 0
+    widens_ends: bool = False
     plain: bool = False
 
 
