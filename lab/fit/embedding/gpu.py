@@ -49,10 +49,9 @@ ARRANGE = {
 UPDATE = {
     "update_us": (9.0, 3.0, 25.0),
     "run_cycles": (4000.0, 500.0, 2e4),
-    "block_cycles": (6000.0, 500.0, 2e4),
 }
 """Fitted on the kernels of FBGEMM's backwards that update rows: for each row eight or so loads that wait for
-each other; a block adds up the sums of its warps between barriers."""
+each other."""
 WARPS = {**FORWARD, **ARRANGE, **UPDATE}
 _GUESS = {name: guess for name, (guess, _, _) in {**MEMORY, **WARPS}.items()}
 _FIRST = GpuCoefficients(**_GUESS)

@@ -22,6 +22,7 @@ from stepsight.kernels.embedding.gpu import GpuTimes
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.program.job import Kernel
 from stepsight.score import gmae
+from stepsight.tables.bags import longest_over_mean
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
@@ -247,13 +248,23 @@ def with_reuse(reuse: float, indices: IndexDistribution) -> TableLookup:
     return TableLookup(round(65_536 * 20 / reuse), 128, 65_536, 20.0, indices)
 
 
-def test_a_backward_passes_smoothly_from_warps_to_blocks() -> None:
-    times = [time_us("embedding_backward", with_reuse(reuse, UNIFORM)) for reuse in np.geomspace(8, 512, 120)]
-    assert all(0.9 < after / before < 1.2 for before, after in pairwise(times))
-    # Rows of real data are asked for unevenly: few of them are just above what a warp folds.
+@pytest.mark.parametrize("name", ["V100-SXM2-32G", "A100-SXM4-40G", "H100-SXM-80G"])
+def test_lookups_pass_smoothly_from_distinct_rows_to_one_row_for_all(name: str) -> None:
+    gpu, reuse = load_gpu(name), np.geomspace(1, 10_000, 150)
+    forward, backward = ([time_us(f, with_reuse(r, UNIFORM), gpu=gpu) for r in reuse] for f in FAMILIES)
+    assert all(after <= before * 1.001 for before, after in pairwise(forward))
+    assert all(0.85 < after / before < 1.2 for before, after in pairwise(backward))
+
+
+def test_a_block_per_row_is_slowest_where_it_has_just_begun() -> None:
+    warps, blocks, hot = (time_us("embedding_backward", with_reuse(r, UNIFORM)) for r in (12, 40, 10_000))
+    assert 1.5 < blocks / warps < 2.5 and hot < warps
+
+
+def test_rows_asked_for_unevenly_are_updated_faster_the_fewer_they_are() -> None:
     skewed = IndexDistribution.zipf(1.05)
-    uneven = [time_us("embedding_backward", with_reuse(reuse, skewed)) for reuse in (16, 33, 64)]
-    assert max(uneven) < 1.1 * min(uneven)
+    times = [time_us("embedding_backward", with_reuse(reuse, skewed)) for reuse in (4, 16, 33, 64, 256)]
+    assert times == sorted(times, reverse=True)
 
 
 def test_runs_that_blocks_fold_are_noted() -> None:
@@ -264,12 +275,15 @@ def test_runs_that_blocks_fold_are_noted() -> None:
     assert 0 not in notes and "32 lookups" in notes[1]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_bags_of_different_length_slow_a_lookup_mildly(family: str) -> None:
-    even = TableLookup(1_000_000, 128, 65_536, 20.0, UNIFORM)
-    times = [time_us(family, replace(even, bag_spread=spread)) for spread in (0.0, 0.5, 1.0)]
-    assert times == sorted(times)
-    assert times[0] < times[-1] < 2.2 * times[0]
+@pytest.mark.parametrize("batch", [256, 2048, 65_536])
+def test_bags_of_different_length_slow_a_lookup_by_the_longest_at_most(batch: int) -> None:
+    even = TableLookup(1_000_000, 128, batch, 20.0, UNIFORM)
+    spreads = (0.0, 0.25, 0.5, 1.0, 2.0)
+    forward, backward = ([time_us(f, replace(even, bag_spread=s)) for s in spreads] for f in FAMILIES)
+    assert forward == sorted(forward) and forward[1] < 1.3 * forward[0]
+    assert backward == sorted(backward) and backward[-1] < 1.2 * backward[0]
+    alone = replace(even, batch=1, pooling=20.0 * longest_over_mean(2.0, batch))
+    assert forward[-1] < 1.6 * (time_us("embedding", alone) + longest_over_mean(2.0, 16) * forward[0])
 
 
 def test_kernels_of_a_kind_that_was_not_measured_have_a_wider_interval() -> None:

@@ -35,6 +35,10 @@ ARRANGING_KERNELS, SORTING_KERNELS = 5, 2
 """Small kernels of a backward: runs, their sums, what both begin with, and the search for long runs; and the
 histogram of the keys and its sums where a sort takes several passes."""
 
+SUM_OF_WARPS_CYCLES = 500.0
+"""A block adds up the sums of 32 warps in five steps through shared memory (30 cycles to write, 30 to read;
+Jia et al. 2018), each with a barrier: a stated estimate."""
+
 SORT_PASSES_OF_A_CACHE, CACHE_KERNELS = 4, 12
 """Of seeking rows in a cache: passes of each sort (keys of up to 32 bits), and small kernels."""
 TAG_BYTES = 256
@@ -64,7 +68,7 @@ class GpuCoefficients:
     ``pass_us`` and their bytes at ``sort_efficiency``; to number the rows a warp takes 32 bags one after the
     other, ``number_cycles`` for each 32 lookups of a bag. Then it folds gradients and updates rows: kernels
     that take ``update_us`` however little they do (a second one where rows have many lookups), ``run_cycles``
-    of a warp for each row besides its lookups, or ``block_cycles`` of a block, whose warps add up their sums.
+    of a warp for each row besides its lookups, or of a block, whose warps then add up their sums.
 
     ``legacy_*``: the table-batched kernels of 2020, whose backward updates rows one by one:
     ``scattered_bytes`` is the traffic that an update far from the last ones is worth besides its own,
@@ -96,7 +100,6 @@ class GpuCoefficients:
     sort_efficiency: float
     update_us: float
     run_cycles: float
-    block_cycles: float
     l2_efficiency: float = 1.0
     bus_efficiency: float = 0.93
     warps_per_sm: float = 64.0
@@ -116,7 +119,7 @@ def shipped_coefficients() -> GpuCoefficients:
 UNCALIBRATED_CPU = GpuCoefficients(
     read_efficiency=0.5, write_efficiency=0.4, l2_efficiency=0.3, start_us=20.0, warps_per_sm=1.0,
     resident_warps=1.0, bag_cycles=12.0, row_cycles=10.0, miss_cycles=0.0, small_us=2.0, pass_us=0.0,
-    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0, block_cycles=80.0,
+    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0,
     legacy_bag_cycles=12.0, legacy_row_cycles=10.0, scattered_bytes=0.0, contended_cycles=0.0, spread=0.6,
 )  # fmt: skip
 """A stated guess for a CPU that nobody has measured, from one core of an AMD EPYC of 2023 with torch's
@@ -144,7 +147,20 @@ class GpuTimes:
         latency = self._latency_us(sums) if update == SORTED else self._legacy_latency_us(sums)
         parts = memory, self._cache_us(sums), latency, self._bus_us(sums)
         # Empty bags are set up and written, too.
-        return self.fill_us(sums) + self._joined(sums, traffic.WARP_BAGS, c.start_us, *parts)
+        even = self._joined(sums, traffic.WARP_BAGS, c.start_us, *parts)
+        row_cycles = (c.row_cycles, c.miss_cycles) if update == SORTED else (c.legacy_row_cycles, 0.0)
+        return self.fill_us(sums) + even + self._overhang_us(sums, even, *row_cycles)
+
+    def _overhang_us(
+        self, sums: FloatArray, even: FloatArray, row_cycles: float, miss_cycles: float
+    ) -> FloatArray:
+        """How far the longest bag, which begins at any time of the ``even`` kernel, reaches beyond its end:
+        on average x² / 2e if it takes x < e longer than the mean bag, else x - e / 2."""
+        mean, missed = _longest(sums, traffic.CHAIN), _longest(sums, traffic.MISS_CHAIN)
+        a_row = row_cycles + miss_cycles * missed / np.maximum(mean, 1e-12)
+        beyond = np.maximum(_longest(sums, traffic.LONGEST) - mean, 0.0) * a_row / self.spec.clock_mhz
+        inside = np.minimum(beyond, even)
+        return np.asarray(beyond - inside + inside * inside / np.maximum(2 * even, 1e-12))
 
     def fill_us(self, sums: FloatArray) -> FloatArray:
         """What a cache of rows in host memory takes before the lookup: its rows are numbered and sorted
@@ -213,9 +229,9 @@ class GpuTimes:
 
     def _blocks_us(self, sums: FloatArray) -> FloatArray:
         """Blocks of 1,024 threads: registers leave room for one on an SM, which takes as long as each of its
-        warps does."""
+        warps does. The first does for a run what a warp does for a short one, and adds up all sums."""
         c = self.coefficients
-        cycles = sums[..., traffic.BLOCK_RUNS] * c.block_cycles
+        cycles = sums[..., traffic.BLOCK_RUNS] * (c.run_cycles + SUM_OF_WARPS_CYCLES)
         cycles = cycles + sums[..., traffic.BLOCK_LOOKUPS] * c.row_cycles
         cycles = cycles + sums[..., traffic.BLOCK_MISSES] * c.miss_cycles
         return np.asarray(cycles / self.spec.sms / self.spec.clock_mhz)

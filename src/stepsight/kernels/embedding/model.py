@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -97,11 +97,14 @@ class EmbeddingModel:
         return summed
 
     def _spread(self, kernel: Kernel) -> float:
-        c = self.coefficients
-        if kernel.lookup is not None and kernel.lookup.update == SCATTERED:
+        """The wider one as far as lookups are of a kind that few have measured."""
+        c, lookup = self.coefficients, _lookup_of(kernel)
+        if lookup.update == SCATTERED:
             return c.legacy_spread
-        usual = c.spread if kernel.family == "embedding" else c.backward_spread
-        return max(usual, UNMEASURED_SPREAD) if kernel.lookup and _unmeasured(kernel.lookup) else usual
+        forward = kernel.family == FAMILIES[0]
+        usual = c.spread if forward else c.backward_spread
+        share = max(_unmeasured(lookup), 0.0 if forward else _by_blocks(lookup))
+        return usual + share * max(UNMEASURED_SPREAD - usual, 0.0)
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None
@@ -182,32 +185,33 @@ def _note(kernel: Kernel) -> str:
             note = extrapolation(table.indices.path, table.indices.table, whole, table.lookups / share)
             if note:
                 return note
-    if kernel.family == "embedding_backward" and lookup.update == SORTED and _by_blocks(lookup):
+    if kernel.family == FAMILIES[1] and _by_blocks(lookup) > 0.5:
         return f"most rows have more than {traffic.WARP_RUN} lookups, which FBGEMM folds by a block per row"
     return ""
 
 
-def _by_blocks(lookup: Lookup) -> bool:
-    """Whether most lookups are of tables whose rows have more of them than a warp folds."""
-    many = sum(
-        table.lookups
-        for table in lookup.tables
-        if table.indices.stats(table.rows, table.lookups).mean_reuse > traffic.WARP_RUN
+def _by_blocks(lookup: Lookup) -> float:
+    """Share of the lookups that a sorted backward folds by a block per row."""
+    if lookup.update != SORTED:
+        return 0.0
+    return _share(
+        lookup, lambda table: traffic.share_by_blocks(table.indices.stats(table.rows, table.lookups))
     )
-    return many > 0.5 * sum(table.lookups for table in lookup.tables)
 
 
-def _unmeasured(lookup: Lookup) -> bool:
-    """Whether most lookups are of a kind that at most one source measured: index_add_, rows through a
-    cache, rows that blocks fold, or bags of very different length."""
-    if lookup.update == INDEX_ADD or _by_blocks(lookup):
-        return True
-    known = sum(
-        table.lookups
-        for table in lookup.tables
-        if table.placement not in CACHED and table.bag_spread <= MEASURED_BAG_SPREAD
+def _unmeasured(lookup: Lookup) -> float:
+    """Share of the lookups of a kind that at most one source measured: index_add_, rows through a cache, or
+    bags of very different length."""
+    if lookup.update == INDEX_ADD:
+        return 1.0
+    return _share(
+        lookup, lambda table: float(table.placement in CACHED or table.bag_spread > MEASURED_BAG_SPREAD)
     )
-    return known < 0.5 * sum(table.lookups for table in lookup.tables)
+
+
+def _share(lookup: Lookup, of_table: Callable[[TableLookup], float]) -> float:
+    lookups = sum(table.lookups for table in lookup.tables)
+    return sum(table.lookups * of_table(table) for table in lookup.tables) / max(lookups, 1e-12)
 
 
 def _lookup_of(kernel: Kernel) -> Lookup:

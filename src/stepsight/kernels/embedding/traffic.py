@@ -32,9 +32,10 @@ what no cache serves of it, and the widest row (as power sums, see `CHAIN_POWER`
 BUS_DOWN, BUS_UP = range(9, 11)
 """Bytes on the wire of the host bus, to the device and from it, of rows that a kernel reads and writes in
 host memory (see `bus_bytes`)."""
-FILLED, CACHED, PAGES = range(11, 14)
+FILLED, CACHED, PAGES, LONGEST = range(11, 15)
 """Of a forward: bytes on the wire to bring missing rows into a cache on the device and to write as many back,
-lookups whose rows are sought in one, and pages of a drive that are read for it, and as many written."""
+lookups whose rows are sought in one, and pages of a drive that are read for it, and as many written; and the
+longest bag of a batch whose bags differ (`CHAIN` and `MISS_CHAIN` are of one of mean length)."""
 SCATTERED, HOTTEST, VALUES, TABLE_VALUES = range(11, 15)
 """Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
 address translation (see `TRANSLATED_BYTES`), those of every table's most popular row; values that are added,
@@ -44,9 +45,10 @@ ROWS, SORTED, UPDATED, LONG_RUNS, BLOCK_RUNS, BLOCK_LOOKUPS, BLOCK_MISSES = rang
 twice with per-sample weights), those of the bytes from memory that are read to be written back, and runs of
 lookups of one row that whole blocks fold (see `WARP_RUN`). Of these in units of a full block's
 occupancy: blocks, lookups of each warp of a block, and those that no cache serves."""
-FORWARD_COLUMNS, COLUMNS = 14, 18
+FORWARD_COLUMNS, COLUMNS = 15, 18
 CONCAVE = (CHAIN, MISS_CHAIN, WIDEST, ROWS, LONG_RUNS)
-"""Columns whose first part costs most: roots of power sums, passes of a sort, the first long run."""
+"""Columns whose first part costs most: roots of power sums (`LONGEST` is in the place of `LONG_RUNS`), passes
+of a sort, the first long run."""
 CHAIN_POWER = 8.0
 """The longest bag over tables is the 8-norm: it adds up, and lies within 30 % of the maximum for 8 tables."""
 
@@ -57,6 +59,8 @@ BLOCK_THREADS, FORWARD_THREADS = 1024, 512
 WARP_RUN, BLOCK_RUN, BLOCK_WARPS = 32, 1024, 32
 """Lookups of one row that FBGEMM's backward leaves to a single warp (max_segment_length_per_warp) and to a
 single block (max_segment_length_per_cta), whose warps share them (32 in the launches of traces)."""
+_LONG = REUSE_EDGES.index(WARP_RUN) + 1
+"""The first bin of `IndexStats.reuse` with rows of more lookups than a warp folds."""
 _RUN_LENGTHS = 0.75 * 2.0 ** np.arange(REUSE_BINS)
 """The middle of every bin of `IndexStats.reuse`."""
 WIDTH_POWER = 16.0
@@ -176,7 +180,9 @@ def backward_columns(
             out[i, UPDATED] = updated
             out[i, L2] = updated + table.lookups * grad + streamed
             _count(out[i], table, float(missed))
-            _longest_bag(out[i], table)
+            # A warp numbers 32 bags one after the other, of which one may be long.
+            longest = longest_over_mean(table.bag_spread, table.batch)
+            out[i, CHAIN] *= (1 + (longest - 1) / WARP_LANES) ** CHAIN_POWER
             _runs(out[i], table, stats, float(missed))
         else:
             hit = _hit_rate(stats, share / (row + state) / window(table), replayed)
@@ -245,22 +251,30 @@ def _count(out: FloatArray, table: TableLookup, missed: float) -> None:
 def _runs(out: FloatArray, table: TableLookup, stats: IndexStats, missed: float) -> None:
     """A sorted backward works run by run: all lookups of one row, a short one by a warp, a long one by the
     warps of a block of its own."""
-    first, warps = REUSE_EDGES.index(WARP_RUN) + 1, _warps(table)
-    runs = stats.reuse * stats.unique_rows
-    lengths = np.append(_RUN_LENGTHS[:-1], max(_RUN_LENGTHS[-1], stats.hottest))
-    lookups = runs * lengths
-    lookups *= table.lookups / max(float(lookups.sum()), 1e-9)
-    blocks = float(runs[first:] @ np.maximum(lengths[first:] / BLOCK_RUN, 1.0))
-    by_blocks = float(lookups[first:].sum())
-    out[WARP_BAGS] = float(runs[:first].sum()) * warps
+    warps = _warps(table)
+    runs, lengths = stats.reuse * stats.unique_rows, _run_lengths(stats)
+    blocks = float(runs[_LONG:] @ np.maximum(lengths[_LONG:] / BLOCK_RUN, 1.0))
+    by_blocks = table.lookups * share_by_blocks(stats)
+    out[WARP_BAGS] = float(runs[:_LONG].sum()) * warps
     out[WARP_LOOKUPS] = (table.lookups - by_blocks) * warps
     out[WARP_MISSES] = out[WARP_LOOKUPS] * missed
-    out[LONG_RUNS] = float(runs[first:].sum())
+    out[LONG_RUNS] = float(runs[_LONG:].sum())
     out[BLOCK_RUNS] = blocks * warps
     out[BLOCK_LOOKUPS] = by_blocks / BLOCK_WARPS * warps
     out[BLOCK_MISSES] = out[BLOCK_LOOKUPS] * missed
     out[ROWS] = table.rows
     out[SORTED] = table.lookups * (2 if table.weighted else 1)
+
+
+def share_by_blocks(stats: IndexStats) -> float:
+    """Share of the lookups that are of rows with more of them than a warp folds."""
+    lookups = stats.reuse * _run_lengths(stats)
+    return float(lookups[_LONG:].sum() / max(float(lookups.sum()), 1e-300))
+
+
+def _run_lengths(stats: IndexStats) -> FloatArray:
+    """Lookups of a row in each bin of its reuse; the hottest row tells those of the last one."""
+    return np.append(_RUN_LENGTHS[:-1], max(_RUN_LENGTHS[-1], stats.hottest))
 
 
 def _warps(table: TableLookup) -> float:
@@ -269,15 +283,11 @@ def _warps(table: TableLookup) -> float:
 
 
 def _hold(out: FloatArray, table: TableLookup) -> None:
-    """Bags of different length: a block's places stay taken until its longest bag is done, and the last block
-    ends with the batch's longest."""
+    """Bags of different length: a block's places stay taken until its longest bag is done, and the kernel may
+    wait for the batch's longest."""
     in_block = min(int(FORWARD_THREADS / _lanes(table)), table.batch)
     out[WARP_LOOKUPS : WARP_MISSES + 1] *= longest_over_mean(table.bag_spread, in_block)
-    _longest_bag(out, table)
-
-
-def _longest_bag(out: FloatArray, table: TableLookup) -> None:
-    out[CHAIN : MISS_CHAIN + 1] *= longest_over_mean(table.bag_spread, table.batch) ** CHAIN_POWER
+    out[LONGEST] = (table.pooling * longest_over_mean(table.bag_spread, table.batch)) ** CHAIN_POWER
 
 
 def _lanes(table: TableLookup) -> float:
