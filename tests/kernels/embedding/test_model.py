@@ -253,7 +253,7 @@ def test_lookups_pass_smoothly_from_distinct_rows_to_one_row_for_all(name: str) 
     gpu, reuse = load_gpu(name), np.geomspace(1, 10_000, 150)
     forward, backward = ([time_us(f, with_reuse(r, UNIFORM), gpu=gpu) for r in reuse] for f in FAMILIES)
     assert all(after <= before * 1.001 for before, after in pairwise(forward))
-    assert all(0.85 < after / before < 1.2 for before, after in pairwise(backward))
+    assert all(0.85 < after / before < 1.25 for before, after in pairwise(backward))
 
 
 def test_a_block_per_row_is_slowest_where_it_has_just_begun() -> None:
