@@ -164,7 +164,7 @@ def _idle_blocks_us(kernels: Sequence[Mapping[str, Any]], gpu: GpuSpec) -> float
     blocks = sum(row["n"] * json.loads(row["grid"])[0] for row in kernels if "_warp_per_row" in row["kernel"])
     calls = sum(row["n"] for row in kernels if "_warp_per_row" in row["kernel"])
     beyond = max(blocks - calls * MOST_BLOCKS_PER_SM * gpu.sms, 0)
-    return beyond * IDLE_BLOCK_CYCLES / gpu.sms / gpu.clock_mhz
+    return float(beyond * IDLE_BLOCK_CYCLES / gpu.sms / gpu.clock_mhz)
 
 
 def _lost_passes_us(kernels: Sequence[Mapping[str, Any]]) -> float:
