@@ -191,11 +191,11 @@ def _note(kernel: Kernel) -> str:
 
 
 def _by_blocks(lookup: Lookup) -> float:
-    """Share of the lookups that a sorted backward folds by a block per row."""
+    """Share of the rows that a sorted backward folds by blocks, each table weighted by its lookups."""
     if lookup.update != SORTED:
         return 0.0
     return _share(
-        lookup, lambda table: traffic.share_by_blocks(table.indices.stats(table.rows, table.lookups))
+        lookup, lambda table: traffic.rows_by_blocks(table.indices.stats(table.rows, table.lookups))
     )
 
 

@@ -252,9 +252,12 @@ def _runs(out: FloatArray, table: TableLookup, stats: IndexStats, missed: float)
     """A sorted backward works run by run: all lookups of one row, a short one by a warp, a long one by the
     warps of a block of its own."""
     warps = _warps(table)
-    runs, lengths = stats.reuse * stats.unique_rows, _run_lengths(stats)
+    runs = stats.reuse * stats.unique_rows
+    lengths = np.append(_RUN_LENGTHS[:-1], max(_RUN_LENGTHS[-1], stats.hottest))
+    lookups = runs * lengths
+    lookups *= table.lookups / max(float(lookups.sum()), 1e-9)
     blocks = float(runs[_LONG:] @ np.maximum(lengths[_LONG:] / BLOCK_RUN, 1.0))
-    by_blocks = table.lookups * share_by_blocks(stats)
+    by_blocks = float(lookups[_LONG:].sum())
     out[WARP_BAGS] = float(runs[:_LONG].sum()) * warps
     out[WARP_LOOKUPS] = (table.lookups - by_blocks) * warps
     out[WARP_MISSES] = out[WARP_LOOKUPS] * missed
@@ -266,15 +269,9 @@ def _runs(out: FloatArray, table: TableLookup, stats: IndexStats, missed: float)
     out[SORTED] = table.lookups * (2 if table.weighted else 1)
 
 
-def share_by_blocks(stats: IndexStats) -> float:
-    """Share of the lookups that are of rows with more of them than a warp folds."""
-    lookups = stats.reuse * _run_lengths(stats)
-    return float(lookups[_LONG:].sum() / max(float(lookups.sum()), 1e-300))
-
-
-def _run_lengths(stats: IndexStats) -> FloatArray:
-    """Lookups of a row in each bin of its reuse; the hottest row tells those of the last one."""
-    return np.append(_RUN_LENGTHS[:-1], max(_RUN_LENGTHS[-1], stats.hottest))
+def rows_by_blocks(stats: IndexStats) -> float:
+    """Share of the distinct rows that have more lookups than a warp folds."""
+    return float(stats.reuse[_LONG:].sum())
 
 
 def _warps(table: TableLookup) -> float:
