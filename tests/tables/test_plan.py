@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepsight.errors import InputError
-from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard, plan_summary
+from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard, Tier, plan_summary
 from stepsight.tables.table import Table
 
 TABLES = (Table("a", 100, 64, 10), Table("b", 40, 32, 1))
@@ -60,6 +61,12 @@ def test_a_sound_plan_passes():
 def test_a_plan_that_loses_or_doubles_weights_is_refused(shards, complaint):
     with pytest.raises(InputError, match=complaint):
         Plan(2, shards).check(TABLES)
+
+
+def test_a_plan_that_keeps_a_table_in_two_tiers_is_refused():
+    twice = replace(mixed_plan(), tiers=(Tier("a", "uvm"), Tier("a", "uvm_caching")))
+    with pytest.raises(InputError, match="tiers names table 'a' twice"):
+        twice.check(TABLES)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"ranks": 2}', '{"ranks": "two", "shards": []}'])

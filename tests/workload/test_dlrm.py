@@ -207,7 +207,7 @@ def test_half_precision_with_master_weights_multiplies_in_half_precision(stack):
     assert gemms and {k.dtype for k in gemms} == {"fp16"}
 
 
-@pytest.mark.parametrize("dim", [3, 130])
+@pytest.mark.parametrize("dim", [3, 130, 4096])
 def test_a_dim_that_fbgemm_cannot_take_is_refused_where_it_looks_up(dim):
     found = small(tables__dim=dim)
     with pytest.raises(InputError, match=r"table 't0_0'.*multiple of 4"):

@@ -83,6 +83,7 @@ def _headline(choice: Choice) -> Text:
     text.append(f"{winner.name}, {time(winner.step_us)} per step", style="bold green")
     rest = f" ({choice.objective} of {choice.days} days)" if choice.days > 1 else ""
     rest += f"\n           {kinds_sentence(winner.plan)}"
+    rest += f"; {_hosted(choice)}" if choice.hosted_bytes else ""
     bound = "no lower bound is known for this stack"
     if found.bound_us is not None and found.gap is not None:
         bound = f"at most {share(found.gap)} from optimal (lower bound {time(found.bound_us)})"
@@ -91,10 +92,16 @@ def _headline(choice: Choice) -> Text:
     return text.append(rest, style="not bold")
 
 
+def _hosted(choice: Choice) -> str:
+    return f"{size(choice.hosted_bytes)} of rows and optimizer state in host memory"
+
+
 def _top(choice: Choice) -> Html:
     winner, found = choice.winner, choice.found
     days = f" ({choice.objective} of {choice.days} days)" if choice.days > 1 else ""
     verdict = [tag("b", winner.name), f" is the best plan found{days}: {kinds_sentence(winner.plan)}."]
+    if choice.hosted_bytes:
+        verdict.append(f" {_hosted(choice)}.")
     if choice.level:
         verdict.append(f" {SAME_TIME_NOTE}")
     heading = tag("h1", choice.workload, tag("span", " on ", classes="on"), choice.platform)

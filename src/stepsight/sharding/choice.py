@@ -21,7 +21,7 @@ from stepsight.sharding.loads import Loads
 from stepsight.sharding.rules import USUAL_KINDS, Rules, check_fits
 from stepsight.sharding.search import OBJECTIVES, Found, Progress, search, search_simulated
 from stepsight.sharding.steps import PlanPricer
-from stepsight.sharding.tiers import with_tiers
+from stepsight.sharding.tiers import hosted_bytes, with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE, Plan, plan_dict, plan_summary
 from stepsight.tables.sharders import PLACEMENTS, SHARDERS
@@ -78,7 +78,8 @@ class PlanCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables."""
+    """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables,
+    ``hosted_bytes`` what lies in host memory, of all nodes together: rows and optimizer state."""
 
     workload: str
     platform: str
@@ -90,6 +91,7 @@ class Choice:
     ranks: int
     tables: int
     figures: EmbeddingFigures | None = None
+    hosted_bytes: float = 0.0
 
     @property
     def winner(self) -> PlanCandidate:
@@ -98,8 +100,7 @@ class Choice:
     @property
     def level(self) -> bool:
         """Whether the step hardly depends on the plan: host, dense part or link decide."""
-        fitting = [c.step_us for c in self.candidates if c.fits]
-        return len(fitting) > 1 and max(fitting) <= min(fitting) * (1 + C.LEVEL)
+        return _level([c.step_us for c in self.candidates if c.fits])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the console shows, and the winning plan itself."""
@@ -117,6 +118,7 @@ class Choice:
             "plans_priced": found.priced,
             "search_seconds": found.seconds,
             "room_bytes": self.room_bytes,
+            "hosted_bytes": self.hosted_bytes,
             "level": self.level,
             "winner": self.winner.name,
             "candidates": [one.to_dict(self.winner) for one in self.candidates],
@@ -213,6 +215,7 @@ def choose(
         len(pricer.costs.days),
         rules.memory_bytes, workload.ranks, len(workload.tables),
         embedding_figures(replace(workload.config, tables=pricer.costs.tables), ranked[0].plan, platform),
+        hosted_bytes(workload.tables, workload.config.sparse_optimizer),
     )  # fmt: skip
 
 
@@ -251,13 +254,14 @@ def days_of(tables: Sequence[Table], files: Sequence[str | Path]) -> tuple[tuple
 
 
 def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str) -> list[PlanCandidate]:
-    """By their step, of the same step the most even lookups first; those that do not fit last."""
+    """By their step, of the same step (all, where the step hardly depends on the plan) the most even lookups
+    first; those that do not fit last."""
     loads = pricer.costs.loads(plans)
     day_us = np.array([pricer.simulated_days_us(plan) for plan in plans])
     step_us = OBJECTIVES[objective](day_us)
     fits = [bool((memory <= rules.memory_bytes).all()) for memory in loads.memory_bytes]
     busiest_us = (loads.forward_us + loads.backward_us).mean(axis=1).max(axis=-1)
-    shown_us = step_us.round(2)
+    shown_us = np.zeros(len(plans)) if _level(step_us[fits].tolist()) else step_us.round(2)
     order = sorted(range(len(plans)), key=lambda i: (not fits[i], shown_us[i], busiest_us[i], i))
     best = order[0]
     exchange = pricer.exchange_us(loads)
@@ -273,6 +277,10 @@ def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: 
             )
         )  # fmt: skip
     return candidates
+
+
+def _level(step_us: Sequence[float]) -> bool:
+    return len(step_us) > 1 and max(step_us) <= min(step_us) * (1 + C.LEVEL)
 
 
 def _why(

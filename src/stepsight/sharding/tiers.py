@@ -64,13 +64,18 @@ def with_tiers(
     return _on_drives(placed, gpu, batch, optimizer, host_bytes)
 
 
+def hosted_bytes(tables: Sequence[Table], optimizer: str) -> float:
+    """Rows and optimizer state that lie in host memory, with or without a cache on the device."""
+    return sum(t.weight_bytes + t.state_bytes(optimizer) for t in tables if t.placement in (UVM, UVM_CACHING))
+
+
 def _on_drives(
     tables: Sequence[Table], gpu: GpuSpec, batch: int, optimizer: str, host_bytes: float
 ) -> tuple[Table, ...]:
     """Tables leave host memory for a drive until it holds the rest, those first that lose least time per
     byte; each has a cache there, the smallest one where it had none."""
     found = list(tables)
-    held = sum(t.weight_bytes for t in tables if t.placement in (UVM, UVM_CACHING))
+    held = hosted_bytes(tables, optimizer)
     if held <= host_bytes:
         return tuple(found)
     hosted = [i for i, t in enumerate(tables) if t.placement in (UVM, UVM_CACHING)]
@@ -82,7 +87,7 @@ def _on_drives(
         if held <= host_bytes:
             break
         found[hosted[k]] = moved[k]
-        held -= moved[k].weight_bytes
+        held -= hosted_bytes([tables[hosted[k]]], optimizer)
     return tuple(found)
 
 

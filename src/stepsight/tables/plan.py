@@ -139,9 +139,13 @@ class Plan:
             shards_of[shard.table].append(shard)
         for name, shards in shards_of.items():
             _check_cover(where, by_name[name], shards, self.ranks)
+        seen: set[str] = set()
         for tier in self.tiers:
             if tier.table not in by_name:
                 raise InputError(where, f"no table is named {tier.table!r}", "use the workload's table names")
+            if tier.table in seen:
+                raise InputError(where, f"tiers names table {tier.table!r} twice", "name each table once")
+            seen.add(tier.table)
         self.in_tiers(tables)  # a table says which memory there is
 
     def to_json(self) -> bytes:

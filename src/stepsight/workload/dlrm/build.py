@@ -36,8 +36,9 @@ from stepsight.workload.operators.views import cast, cat
 from stepsight.workload.step import train_step
 from stepsight.workload.training import Described
 
-FBGEMM_WIDTH = 4
-"""Columns of a row that FBGEMM's GPU kernels take at a time (``D % 4 == 0`` in its checks)."""
+FBGEMM_WIDTH, FBGEMM_WIDEST = 4, 2048
+"""Columns of a row that FBGEMM's GPU kernels take at a time (``D % 4 == 0`` in its checks), and at most
+(``max_embedding_dim``)."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,15 @@ class DlrmWorkload(Described[DlrmConfig]):
 
 
 def _check_widths(config: DlrmConfig) -> None:
-    """FBGEMM's kernels on a GPU load rows four values at a time."""
+    """FBGEMM's kernels on a GPU load rows four values at a time, and are built for rows of up to 2,048."""
     for shard in config.plan.shards:
-        if shard.width % FBGEMM_WIDTH:
+        if shard.width % FBGEMM_WIDTH or shard.width > FBGEMM_WIDEST:
             raise InputError(
                 f"{config.source or config.name}: table {shard.table!r}",
                 f"has {shard.width} columns on rank {shard.rank}; FBGEMM's fused lookup takes a multiple of "
-                f"{FBGEMM_WIDTH}",
-                f"set dim to a multiple of {FBGEMM_WIDTH}, or parallel.fused_lookup=false",
+                f"{FBGEMM_WIDTH}, at most {FBGEMM_WIDEST:,}",
+                f"set dim to a multiple of {FBGEMM_WIDTH} up to {FBGEMM_WIDEST}, or "
+                "parallel.fused_lookup=false",
             )
 
 
