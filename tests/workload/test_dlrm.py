@@ -230,3 +230,11 @@ def test_index_files_are_found_next_to_the_workload(tmp_path: Path) -> None:
     (tmp_path / "dlrm.toml").write_text(text)
     table = load_workload(tmp_path / "dlrm.toml").config.tables[0]
     assert table.indices.path == str(tmp_path / "indices.npz")
+
+
+def test_features_that_share_a_table_have_a_pooled_output_each():
+    shared, apart = small(tables__count=1, tables__features=4), small(tables__count=4)
+    assert sum(t.output_columns for t in shared.tables) == sum(t.output_columns for t in apart.tables)
+    assert sum(t.lookups for t in shared.tables) == sum(t.lookups for t in apart.tables)
+    with pytest.raises(InputError, match="features"):
+        small(tables__features=2, training__stack="nvidia", training__loss="bce_logits", tables__pooling=1.0)

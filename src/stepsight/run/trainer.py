@@ -128,11 +128,11 @@ def _dlrm(
     if c.input_dist or replicated(c.plan):
         problem = "input_dist and data-parallel tables can be predicted, not run"
         raise InputError(c.source, problem, "leave input_dist out; shard by table, columns or rows")
-    odd = [t.name for t in c.tables if t.weighted or t.placement != "device"]
+    odd = [t.name for t in c.tables if t.weighted or t.features > 1 or t.placement != "device"]
     if odd:
         raise InputError(
-            f"{c.source}: table {odd[0]!r}", "weights and host placement can be predicted, not run",
-            "leave weighted and placement out",
+            f"{c.source}: table {odd[0]!r}", "weights, features and host placement can be predicted, not run",
+            "leave weighted, features and placement out",
         )  # fmt: skip
     if c.stack != EAGER:
         problem = f"{c.stack} can be predicted, not run: run trains with today's torch"

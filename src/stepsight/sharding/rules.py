@@ -116,8 +116,9 @@ def holders(costs: PartCosts, spread: TableSharding) -> list[tuple[int, tuple[in
     return [(first + i, edge) for i, edge in enumerate(edges) if edge[1] > edge[0]]
 
 
-def check_fits(costs: PartCosts, rules: Rules, gpu_memory: str) -> None:
-    """Raise where no plan at all could fit, saying by how much and what would."""
+def check_fits(costs: PartCosts, rules: Rules, gpu_memory: str, hosted: bool) -> None:
+    """Raise where no plan at all could fit, saying by how much and what would. ``hosted``: the stack can keep
+    tables in host memory."""
     if not np.isfinite(rules.memory_bytes):
         return
     sizes = [part_bytes(t, t.dim, t.rows, costs.optimizer) for t in costs.tables]
@@ -128,11 +129,11 @@ def check_fits(costs: PartCosts, rules: Rules, gpu_memory: str) -> None:
             "tables",
             f"weights and optimizer state ({costs.optimizer}) take {total / 1e9:.1f} GB, {costs.ranks} × "
             f"{gpu_memory} leave {room / 1e9:.1f} GB: {(total - room) / 1e9:.1f} GB too much",
-            f"it would fit on {ranks} such ranks" + _smaller(costs, sizes, room),
+            f"it would fit on {ranks} such ranks" + _smaller(costs, sizes, room, hosted),
         )
 
 
-def _smaller(costs: PartCosts, sizes: Sequence[float], room: float) -> str:
+def _smaller(costs: PartCosts, sizes: Sequence[float], room: float, hosted: bool) -> str:
     """What else would make the tables fit: fp16 rows, an optimizer without state, host memory."""
     hints = []
     weights = sum(t.weight_bytes for t in costs.tables)
@@ -141,7 +142,8 @@ def _smaller(costs: PartCosts, sizes: Sequence[float], room: float) -> str:
         hints.append("with fp16 rows")
     if weights < sum(sizes) and weights <= room:
         hints.append("with sgd, which keeps no state")
-    hints.append("with --host-memory, which keeps some of them there")
+    if hosted:
+        hints.append("with --host-memory, which keeps some of them there")
     return "".join(f", or {hint}" for hint in hints)
 
 

@@ -238,7 +238,7 @@ def _check_stack(config: DlrmConfig, source: str) -> None:
     sgd = t.optimizer == config.sparse_optimizer == "sgd"
     device = all(table.placement == DEVICE for table in config.tables)
     plain = not any(table.weighted for table in config.tables)
-    single = plain and all(table.pooling == 1 and table.dtype == "fp32" for table in config.tables)
+    single = plain and all((t.pooling, t.features, t.dtype) == (1, 1, "fp32") for t in config.tables)
     one_dim = all(table.dim == config.bottom[-1] for table in config.tables)
     whole = all(shard.kind == "table_wise" for shard in config.plan.shards)
     for field_, wrong, problem, fix in (
@@ -251,7 +251,7 @@ def _check_stack(config: DlrmConfig, source: str) -> None:
         ("stack", joint and t.loss != "bce_logits", f"{known}loss differs", eager),
         ("stack", joint and not one_dim, f"{known}dims differs", eager),
         ("stack", joint and not whole, f"{known}sharding differs", eager),
-        ("stack", joint and not single, f"{known}pooling, weighted or dtype differs", eager),
+        ("stack", joint and not single, f"{known}pooling, features, weighted or dtype differs", eager),
         ("stack", joint and not device, f"{known}placement differs", eager),
         ("stack", hugectr and not (plain and device), on_device, eager),
         ("precision", hugectr and not t.half, otherwise, 'set precision = "fp16"'),
@@ -292,7 +292,7 @@ def _tables(entry: Fields, source: str) -> list[Table]:
     pooling, bag_spread = _bags(entry, indices)
     dtype = entry.choice("dtype", ROW_DTYPES, "fp32")
     name = entry.text("name", "")
-    weighted = entry.flag("weighted", False)
+    weighted, features = entry.flag("weighted", False), entry.integer("features", 1)
     placement = entry.choice("placement", TABLE_PLACEMENTS, DEVICE)
     if placement not in CACHED and entry.has("cache_share"):
         raise entry.fail("cache_share", f"has no effect on a table in {placement} memory", "leave it out")
@@ -307,8 +307,9 @@ def _tables(entry: Fields, source: str) -> list[Table]:
             pooling,
             indices,
             dtype,
-            weighted=weighted,
-            placement=placement,
+            features,
+            weighted,
+            placement,
             cache_share=cached,
             bag_spread=bag_spread,
         )
