@@ -140,14 +140,14 @@ def test_flags_of_what_would_not_fit_are_not_written():
     assert found.text == written(small)["nanotron"].text and not found.lacks
     assert "would need" in found.note and "the best that it can run: dp 2, tp 4" in found.note
     alone = {one.framework: one for one in flags(MODEL, first, HERE, "t", [first])}["nanotron"]
-    assert alone.text == "" and alone.note.startswith("would not fit")
+    assert alone.text == "" and alone.note.startswith("left out")
 
 
 def test_zero_2_that_megatron_writes_as_1_is_left_out_where_that_does_not_fit():
     row = Row({"parallel.data": 8, "parallel.zero": 2}, "8xH100-SXM")
     room = _held_gb({"parallel.data": 8, "parallel.zero": 1}, "megatron") - 0.1
     found = {one.framework: one for one in flags(MODEL, replace(row, usable_gb=room), HERE)}
-    assert found["Megatron-LM"].text == "" and "would not fit" in found["Megatron-LM"].note
+    assert found["Megatron-LM"].text == "" and "left out" in found["Megatron-LM"].note
 
 
 def test_modules_to_recompute_are_named():

@@ -101,11 +101,13 @@ def points(
     if not everything:
         return Html("")
     most_x, ticks_x = _ticks(max(p.x for p in everything))
+    before = [tick for tick in ticks_x if tick <= min(p.x for p in everything)]
+    least_x, ticks_x = before[-1], ticks_x[len(before) - 1 :]
     top, ticks = _ticks(max([p.y for p in everything] + [limit[0] if limit else 0.0]))
     up = _up(top)
 
     def at(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * value / most_x
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - least_x) / (most_x - least_x)
 
     below = joined(_tick_x(at(v), x.shown(v)) for v in ticks_x)
     body = [_grid(ticks, up, y), below]

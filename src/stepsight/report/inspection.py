@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 
-from stepsight.prediction.display import share, time
+from stepsight.prediction.display import look, share, source_look, time
 from stepsight.prediction.traced.inspection import Inspection, RankView
 from stepsight.report.pieces import (
     Bar,
@@ -103,11 +103,13 @@ def listings(seen: Inspection) -> list[Listing]:
         Listing("top kernels", ("kernel", "count", "GPU"), kernels),
         Listing(
             "host overheads in µs, without the profiler's own cost",
-            ("operator", "count", "T1", "T2", "T3", "T4", "T5", "spread"), overheads,
+            ("operator", "count", "before it", "to its first launch", "after its last", "per launch",
+             "between launches", "spread"),
+            overheads,
         ),
         Listing(
             "which models would time the kernels", ("source", "share of kernel time"),
-            [(source, share(part)) for source, part in seen.coverage.items()],
+            [(source_look(source).word, share(part)) for source, part in seen.coverage.items()],
         ),
     ]  # fmt: skip
     return [one for one in made if one.rows]
@@ -126,7 +128,7 @@ def _ranks(seen: Inspection) -> Listing:
 
 def _path(seen: Inspection) -> Listing:
     whole = sum(seen.critical_path_us.values()) or 1.0
-    rows = [(name, time(us), share(us / whole)) for name, us in seen.critical_path_us.items()]
+    rows = [(look(name).word, time(us), share(us / whole)) for name, us in seen.critical_path_us.items()]
     return Listing("critical path of the rank the others wait for", ("part", "time", "share"), rows)
 
 

@@ -152,7 +152,7 @@ def embedding_sections(found: EmbeddingFigures) -> list[Html]:
          size(f.exchanged_bytes), _listed(f.ranks), _tier(f))
         for f in found.tables[:MOST_TABLES]
     ]  # fmt: skip
-    listing = searchable("tables", table(titles, rows, left=("ranks", "where")), placeholder="find a table")
+    listing = searchable("tables", table(titles, rows, left=("where",)), placeholder="find a table")
     cut = f" The first {MOST_TABLES} of {len(found.tables):,}." if len(found.tables) > MOST_TABLES else ""
     lead = f"Each table by itself, hottest first: one batch, forward and backward.{cut}"
     made = [section("Tables", listing, lead=lead)]

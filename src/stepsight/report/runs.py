@@ -255,8 +255,8 @@ def diagnosis_report(found: Diagnosis) -> Report:
     sentence = (
         f"measured {time(found.measured_us)} per step, expected {time(p.step_time_us)} (90 % interval"
         f" {time(p.low_us)} to {time(p.high_us)}): {found.verdict},"
-        f" {found.measured_us / p.step_time_us:.2f} times the prediction, percentile"
-        f" {100 * found.percentile:.1f}"
+        f" {found.measured_us / p.step_time_us:.2f} times the prediction;"
+        f" {_of_runs(found.percentile)} of such runs are predicted to be faster"
     )
     usual = "no fault: the difference is within what the prediction does not know"
     longer = [(look(name).word, f"+{time(us)}") for name, us in found.longer]
@@ -268,6 +268,11 @@ def diagnosis_report(found: Diagnosis) -> Report:
             Listing("longer than predicted in the trace", ("part", "longer by"), longer),
         ),
     )
+
+
+def _of_runs(part: float) -> str:
+    """A share of predicted runs; never all and never none."""
+    return ">99.9 %" if part > 0.999 else "<0.1 %" if part < 0.001 else share(part)
 
 
 def _suspects(found: Diagnosis) -> Listing:

@@ -347,6 +347,7 @@ def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
     best = answer.best
     among = f"the best of {len(answer.rows):,} valid configurations of {answer.workload} on {answer.platform}"
     among += f", framework {answer.framework}" if answer.framework else ""
+    among += f"; {order(answer)}"
     title = f"{milliseconds(best.step_time_us)} ms per step: {settings_text(best.settings)}"
     top = tag("div", tag("h1", title), tag("p", among))
     return frame(
@@ -359,6 +360,8 @@ def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
                 "Time and memory", _front(answer),
                 lead="Every priced configuration; the dashed front joins those that no other beats in both.",
             ),
+            section("Commands", *(tag("p", tag("code", answer.predict_line(row))) for row in answer.top))
+            if answer.workload != INLINE else Html(""),
             section("Flags", *(_flags(one) for one in written)) if written else Html(""),
         ],
     )  # fmt: skip

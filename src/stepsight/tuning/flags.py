@@ -100,7 +100,7 @@ class _Jobs:
         """How much memory a configuration takes as the framework runs it, and how likely that fits."""
         peak_gb = self.peak_gb(way, c)
         likely = fit_probability(1e9 * peak_gb, 1e9 * row.usable_gb)
-        return f"{peak_gb:.0f} of {row.usable_gb:.0f} GB there, {100 * likely:.0f} % likely to fit"
+        return f"{peak_gb:.0f} of {row.usable_gb:.0f} GB there, fits with {100 * likely:.0f} %"
 
     def peak_gb(self, way: _Way, c: LanguageConfig) -> float:
         return self.platform.learned.memory * language_memory(way.runs(c)).peak_bytes / 1e9
@@ -122,7 +122,7 @@ def _written(way: _Way, c: LanguageConfig, row: Row, others: Sequence[Row], jobs
             return replace(written, note=f"{why}; the best that it can run: {settings_text(other.settings)}")
     if not first.text:
         return replace(first, lacks="", note=why)
-    return replace(first, text="", note=f"would not fit: {jobs.need(way, c, row)}")
+    return replace(first, text="", note=f"left out: {jobs.need(way, c, row)}")
 
 
 def _as_run_by(name: str, c: LanguageConfig, *, most_zero: int = 3) -> LanguageConfig:

@@ -157,9 +157,10 @@
     const whole = describe(row, i).name.replace(BACKWARD, "");
     pen.save(); pen.beginPath(); pen.rect(left, row.y, w - 3, row.h); pen.clip();
     pen.font = (row.isHost ? "11px" : "12px") + " system-ui, sans-serif";
-    const fit = Math.floor((whole.length * (w - 12)) / pen.measureText(whole).width);
-    if (fit < Math.min(4, whole.length)) return pen.restore();
-    const words = fit < whole.length ? whole.slice(0, fit - 1) + "…" : whole;
+    const room = (words) => Math.floor((words.length * (w - 12)) / pen.measureText(words).width);
+    const named = room(whole) < whole.length ? whole.replace(/^layers /, "") : whole, fit = room(named);
+    if (fit < Math.min(4, named.length)) return pen.restore();
+    const words = fit < named.length ? named.slice(0, fit - 1) + "…" : named;
     pen.textAlign = "left"; pen.textBaseline = "middle";
     if (isPale) { pen.fillStyle = colours.page; pen.fillRect(left + 3, row.y + 4, pen.measureText(words).width + 6, row.h - 8); }
     pen.fillStyle = isPale ? colours.ink : colours.inkOf[category];
