@@ -152,38 +152,14 @@ class JobPricer:
         self.kernels = self._estimate([k for k, _ in launches], [o for _, o in launches])
 
     def lane(self, lane: Lane) -> PricedLane:
-        tape = lane.tape
         programs, column = np.unique(lane.program_of_rank, return_inverse=True)
-        shape = (tape.launches, len(lane.ranks))
-        numbers = np.full((tape.launches, len(programs)), -1, dtype=np.int64)
-        names = [""] * tape.launches
-        meetings: list[Meeting] = []
-        first_launch = np.searchsorted(tape.launch_op, np.arange(len(tape.op_times)))
-        shared, of_first = self.job.programs[programs[0]].ops, 0
-        for p, index in enumerate(programs):
-            if p:  # most operators are those of the first program
-                numbers[:, p] = numbers[:, 0]
-                meetings += [(k, p, item, found) for k, _, item, found in meetings[:of_first]]
-            for i, op in enumerate(self.job.programs[index].ops):
-                if p and op is shared[i] and not self.seen:
-                    continue
-                observed = of_launches(op, self.seen[index][i] if self.seen else ())
-                launched = zip(launches_of(op), observed, strict=True)
-                for k, (item, found) in enumerate(launched, int(first_launch[i])):
-                    if isinstance(item, Collective):
-                        meetings.append((k, p, item, found))
-                        names[k] = COMMUNICATION
-                        self.skew_us[id(item)] = _skew_us(op, item)
-                    else:
-                        numbers[k, p] = self.number[id(item), found]
-                        names[k] = category(item.family)
-            of_first = of_first or len(meetings)
+        shape = (lane.tape.launches, len(lane.ranks))
+        numbers, names, meetings = self._launches(lane.tape, programs)
         each = [a[numbers] for a in (self.kernels.time_us, self.kernels.source, self.kernels.spread)]
         time, source, spread = (np.broadcast_to(a[:, column], shape).copy() for a in each)
         self._share_memory(time, numbers[:, 0], lane.ranks)
-        calls = {(k, p): (item, found) for k, p, item, found in meetings}
         callers: dict[tuple[int, int, Observation], tuple[Collective, list[int]]] = {}
-        for (k, p), (item, found) in calls.items():
+        for k, p, item, found in meetings:
             callers.setdefault((k, id(item), found), (item, []))[1].append(p)
         for (k, _, found), (item, called_by) in callers.items():
             if len(lane.ranks) == 1:
@@ -198,6 +174,37 @@ class JobPricer:
         )
         weight = self.fold.count[lane.ranks]
         return PricedLane(lane, programs, times, source, spread, tuple(names), weight)
+
+    def _launches(
+        self, tape: LoweredProgram, programs: IntArray
+    ) -> tuple[IntArray, list[str], list[Meeting]]:
+        """The kernel of every launch of every program by number (-1: none), their categories, and the
+        collectives: of each launch and program the one that the program itself calls there."""
+        numbers = np.full((tape.launches, len(programs)), -1, dtype=np.int64)
+        names = [""] * tape.launches
+        meetings: dict[tuple[int, int], tuple[Collective, Observation]] = {}
+        first_launch = np.searchsorted(tape.launch_op, np.arange(len(tape.op_times)))
+        shared = self.job.programs[programs[0]].ops
+        of_first: dict[tuple[int, int], tuple[Collective, Observation]] = {}
+        for p, index in enumerate(programs):
+            if p:  # most operators are those of the first program
+                numbers[:, p] = numbers[:, 0]
+                meetings |= {(k, p): called for (k, _), called in of_first.items()}
+            for i, op in enumerate(self.job.programs[index].ops):
+                if p and op is shared[i] and not self.seen:
+                    continue
+                observed = of_launches(op, self.seen[index][i] if self.seen else ())
+                launched = zip(launches_of(op), observed, strict=True)
+                for k, (item, found) in enumerate(launched, int(first_launch[i])):
+                    if isinstance(item, Collective):
+                        meetings[k, p] = item, found
+                        names[k] = COMMUNICATION
+                        self.skew_us[id(item)] = _skew_us(op, item)
+                    else:
+                        numbers[k, p] = self.number[id(item), found]
+                        names[k] = category(item.family)
+            of_first = of_first or dict(meetings)
+        return numbers, names, [(k, p, *called) for (k, p), called in meetings.items()]
 
     def _share_memory(self, time: FloatArray, numbers: IntArray, ranks: IntArray) -> None:
         """Lookups of ranks that share a memory, in place; only where all ranks of the nodes run this lane."""

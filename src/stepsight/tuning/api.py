@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from stepsight.capturing.step import is_step_file
 from stepsight.errors import InputError
+from stepsight.platform.load import Platform
 from stepsight.records import assigned, override, read_toml
 from stepsight.terminal import counted
 from stepsight.tuning.answer import (
@@ -24,7 +25,7 @@ from stepsight.tuning.answer import (
     nothing_fits,
     what_would_fit,
 )
-from stepsight.tuning.dimensions import parsed_over
+from stepsight.tuning.dimensions import Over, parsed_over
 from stepsight.tuning.evaluate import CAPTURED, platform_of
 from stepsight.tuning.search import (
     MAYBE,
@@ -79,51 +80,70 @@ def tune(
         least_tokens_per_s or 0.0,
     )  # fmt: skip
     varied = parsed_over(over)
+    pool: dict[str, Any] = {"workers": workers, "ray": ray, "resume": resume}
+    changed = (*assignments, *(f"platform.{one}" for one in overrides))
     if document.get("kind") == CAPTURED:
         if gpus or global_batch:
             given = "--gpus" if gpus else "--global-batch"
             raise InputError(given, "a captured step has its own", "leave it out")
-        if not over:
-            raise InputError(
-                where, "a captured step can only be tuned over where it runs",
-                "name platforms, --over platform=A,B, or fields of one, --over platform.link.gbps=100,200",
-            )  # fmt: skip
-        rows = sweep(
-            document, platform, over=over, price_per_gpu_hour=price_per_gpu_hour, overrides=overrides,
-            workers=workers, ray=ray, resume=resume, progress=progress,
-        )  # fmt: skip
-        if "platform" in varied:
-            rows = [replace(row, settings={"platform": row.platform, **row.settings}) for row in rows]
+        found, changed = Space(document, (), {}, {path: tuple(v or ()) for path, v in varied.items()}), ()
+        rows = _captured_rows(document, asked, over, progress, pool)
         best = best_rows(rows, objective, top, min_fit)
         if not best:
             _refuse(rows, lambda _: "name platforms with more memory, --over platform=A,B")
-        found = Space(document, (), {}, {path: tuple(values or ()) for path, values in varied.items()})
-        answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
-        return replace(answer, epoch_samples=epoch_samples)
-    loaded = platform_of(str(platform), tuple(overrides))
+    else:
+        loaded = platform_of(str(platform), tuple(overrides))
+        document = of_one_framework(document, varied)
+        found = _space_on(loaded, document, asked, gpus, global_batch, varied)
+        with answering(found.document, where, **pool) as ask:
+            rows = _in_time(search(found, asked, ask, progress), least_tokens_per_s)
+            best = best_rows(rows, objective, top, min_fit)
+            if not best:
+                _refuse(rows, lambda row: what_would_fit(row, document, found, loaded, global_batch))
+            best = sorted(with_intervals(best, asked, ask), key=lambda row: score(row, objective))
+    answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
+    return replace(answer, epoch_samples=epoch_samples, assignments=changed)
+
+
+def _captured_rows(
+    document: dict[str, Any], asked: Search, over: Sequence[str], progress: Progress | None,
+    pool: Mapping[str, Any],
+) -> list[Row]:  # fmt: skip
+    """A captured step on the platforms, or with the platform's figures, that are asked for."""
+    if not over:
+        raise InputError(
+            asked.where, "a captured step can only be tuned over where it runs",
+            "name platforms, --over platform=A,B, or fields of one, --over platform.link.gbps=100,200",
+        )  # fmt: skip
+    rows = sweep(
+        document, asked.platform, over=over, price_per_gpu_hour=asked.price_per_gpu_hour,
+        overrides=asked.overrides, progress=progress, **pool,
+    )  # fmt: skip
+    if "platform" not in parsed_over(over):
+        return rows
+    return [replace(row, settings={"platform": row.platform, **row.settings}) for row in rows]
+
+
+def _space_on(
+    platform: Platform, document: dict[str, Any], asked: Search, gpus: Sequence[int],
+    global_batch: int | None, varied: Over,
+) -> Space:  # fmt: skip
+    """What is searched on a platform; refused where there is nothing, or the objective cannot be had."""
     if any(path.partition(".")[0] == "platform" for path in varied):
         raise InputError("--over platform", "a search is on one platform", "use stepsight sweep for several")
     if global_batch and document.get("kind") == "dlrm":
         raise InputError("--global-batch", "a DLRM has a batch", "give --over batch=2048,4096")
-    document = of_one_framework(document, varied)
-    counts = _gpu_counts([*gpus, *(varied.pop("parallel.ranks", None) or ())], loaded.spec.ranks, platform)
-    found = space(
-        document, gpus=counts, per_node=loaded.spec.gpus_per_node, global_batch=global_batch, over=varied
-    )
+    stated = dict(varied)
+    counts = [*gpus, *(stated.pop("parallel.ranks", None) or ())]
+    counts = _gpu_counts(counts, platform.spec.ranks, asked.platform)
+    per_node = platform.spec.gpus_per_node
+    found = space(document, gpus=counts, per_node=per_node, global_batch=global_batch, over=stated)
     if not found.candidates:
-        raise no_candidates(found, counts, over=bool(over))
-    if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
+        raise no_candidates(found, counts, over=bool(varied))
+    if asked.objective == "cost" and not (asked.price_per_gpu_hour or platform.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
         raise InputError("--objective cost", "needs a price", fix)
-    with answering(found.document, where, workers=workers, ray=ray, resume=resume) as ask:
-        rows = _in_time(search(found, asked, ask, progress), least_tokens_per_s)
-        best = best_rows(rows, objective, top, min_fit)
-        if not best:
-            _refuse(rows, lambda row: what_would_fit(row, document, found, loaded, global_batch))
-        best = sorted(with_intervals(best, asked, ask), key=lambda row: score(row, objective))
-    answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
-    changed = (*assignments, *(f"platform.{one}" for one in overrides))
-    return replace(answer, epoch_samples=epoch_samples, assignments=changed)
+    return found
 
 
 def _in_time(rows: Sequence[Row], least_tokens_per_s: float | None) -> list[Row]:

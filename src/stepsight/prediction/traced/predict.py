@@ -145,10 +145,10 @@ def traced_step(
             "--replay", f"the trace was recorded on {own.name}, not on {chosen.name if chosen else ''}",
             "leave --platform out to replay, or leave --replay out to predict that platform",
         )  # fmt: skip
-    step, timed_by = typical_step(run), None
+    step, timed_by, spread = typical_step(run), None, 0.0
     if basis is Basis.MODELS:
         job = with_kept_delays(trace_job(run, step, own=own))
-        timed_by = TimedBy.of(job)
+        timed_by, spread = TimedBy.of(job), _host_spread(run)
         target = chosen if chosen is not None else traced_platform(own, run)
         if chosen is not None and elsewhere:
             job = by_models_elsewhere(job, own, chosen)
@@ -158,18 +158,8 @@ def traced_step(
         if basis is Basis.ANCHORED:
             job, more = _anchored_on(job, run, own, target, as_recorded=as_recorded and not elsewhere)
             notes += more
-    if run.missing:
-        notes.append(
-            f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
-            + _late_peers_note(job)
-        )
-    if basis is Basis.MODELS:
-        if run.steps == 1 and len(run.ranks) == 1:
-            notes.append("one step of one rank: host times are that step's own")
-        notes += caveats(run, step)
-    notes += [*cut_off(run), *(w for w in run.warnings if "stand-ins" not in w)]
+    notes += _notes(run, step, job, basis)
     measured_us = measured_step_us(run)
-    spread = _host_spread(run) if basis is Basis.MODELS else 0.0
     made = TracedStep(
         run, job, target, own, basis, tuple(notes), spread, None if elsewhere else measured_us, timed_by
     )
@@ -179,6 +169,21 @@ def traced_step(
     note = f"the trace's step took {measured_us / 1e3:.2f} ms on {own.name}; predicted for {where}"
     made = made.on(chosen) if basis is Basis.ANCHORED else made
     return replace(made, notes=(note, *made.notes))
+
+
+def _notes(run: TraceRun, step: int, job: ObservedJob, basis: Basis) -> list[str]:
+    """What the traces of a run leave out or leave unsure."""
+    notes = []
+    if run.missing:
+        notes.append(
+            f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
+            + _late_peers_note(job)
+        )
+    if basis is Basis.MODELS:
+        if run.steps == 1 and len(run.ranks) == 1:
+            notes.append("one step of one rank: host times are that step's own")
+        notes += caveats(run, step)
+    return [*notes, *cut_off(run), *(w for w in run.warnings if "stand-ins" not in w)]
 
 
 def _host_spread(run: TraceRun) -> float:

@@ -56,14 +56,16 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         "vocab": first("vocab", 1000),
         "sequence": min(first("longest_sequence", 2048), 8192),
     }
-    kv_heads = config.get("num_key_value_heads") or _mpt_kv_heads(config, where)
-    head_dim = config.get("head_dim") or config.get("d_kv")
-    sizes |= {"kv_heads": kv_heads} if kv_heads else {}
-    sizes |= {"head_dim": head_dim} if head_dim else {}
-    if "tie_word_embeddings" in config:
+    stated = {
+        "kv_heads": config.get("num_key_value_heads") or _mpt_kv_heads(config, where),
+        "head_dim": config.get("head_dim") or config.get("d_kv"),
+        "qk_norm": kind in words["qk_norm"],
+        "longest_sequence": family not in ("t5", "vit") and longest,  # T5's positions are relative
+        "mtp_layers": config.get("num_nextn_predict_layers"),
+    }
+    sizes |= {name: value for name, value in stated.items() if value}
+    if "tie_word_embeddings" in config and family != "vit":
         sizes["tied"] = bool(config["tie_word_embeddings"])
-    if kind in words["qk_norm"]:
-        sizes["qk_norm"] = True
     if family == "t5":
         sizes["encoder_layers"] = first("num_layers")
         sizes["gated"] = "gated" in str(config.get("feed_forward_proj", _MT5 if kind == "mt5" else "relu"))
@@ -71,13 +73,8 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
     if family == "vit":
         patch, size = first("patch_size"), first("image_size")
         sizes |= {"patch_values": 3 * patch * patch, "sequence": (size // patch) ** 2 + 1, "vocab": 1000}
-        sizes.pop("tied", None)
-    if longest and family not in ("t5", "vit"):  # T5's positions are relative
-        sizes["longest_sequence"] = longest
     try:
         sizes |= _window(config, sizes["layers"]) | _moe(config) | _mla(config)
-        if config.get("num_nextn_predict_layers"):
-            sizes["mtp_layers"] = config["num_nextn_predict_layers"]
     except KeyError as missing:
         raise InputError(f"{where}: {missing.args[0]}", "is missing", "add it to the configuration") from None
     return _with_unmodelled(sizes, not_modelled(config, {*words["counts"], *_READ}))
