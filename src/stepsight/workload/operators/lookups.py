@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.program.aten.movement import fill_kernel, gather_kernel, scatter_kernels
+from stepsight.program.aten.movement import fill_kernel, gather_kernel, pointwise_kernel, scatter_kernels
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.pointwise import emit, like
 from stepsight.workload.operators.tape import Grads, Tape, operator
@@ -13,52 +13,46 @@ from stepsight.workload.operators.tensor import Tensor
 def embedding(tape: Tape, weight: Tensor, ids: Tensor) -> Tensor:
     """Rows of ``weight`` picked by ``ids``; the gradient is dense."""
     rows, cols = weight.shape
-    with tape.op("aten::embedding", (weight, ids)):
-        out = Tensor.new((*ids.shape, cols), weight.dtype)
-        tape.call("aten::embedding", (weight, ids), gather_kernel(weight, ids.elements))
+    out = Tensor.new((*ids.shape, cols), weight.dtype)
 
-        def rule(grad: Tensor) -> Grads:
-            kernels = scatter_kernels(weight.dtype, ids.elements, cols, rows)
-            if tape.device != "cuda":  # only a GPU sorts long index lists first
-                kernels = kernels[-1:]
-            tape.call("aten::embedding_dense_backward", (grad, ids), *kernels)
-            return (Tensor.new(weight.shape, weight.dtype),)
+    def rule(grad: Tensor) -> Grads:
+        kernels = scatter_kernels(weight.dtype, ids.elements, cols, rows)
+        if tape.device != "cuda":  # only a GPU sorts long index lists first
+            kernels = kernels[-1:]
+        tape.call("aten::embedding_dense_backward", (grad, ids), *kernels)
+        return (Tensor.new(weight.shape, weight.dtype),)
 
-        tape.record("EmbeddingBackward0", (weight,), (out,), rule)
-    return out
+    kernel, node = gather_kernel(weight, ids.elements), "EmbeddingBackward0"
+    return tape.function("aten::embedding", (weight, ids), out, node, rule, kernel, of=(weight,))
 
 
 @operator
 def masked_fill(tape: Tape, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     """torch.where(mask, x, value), as GPT-2 hides the future."""
-    with tape.op("aten::where", (mask, x, value)):
-        out = emit(tape, "where", (mask, x, value), like((x, mask)))
+    inputs, out = (mask, x, value), like((x, mask))
 
-        def rule(grad: Tensor) -> Grads:
-            tape.call("aten::scalar_tensor", (), Kernel.of("fill", grad.dtype, bytes=4))
-            return (emit(tape, "where", (mask, grad, Tensor.new(())), grad.empty_like()),)
+    def rule(grad: Tensor) -> Grads:
+        tape.call("aten::scalar_tensor", (), Kernel.of("fill", grad.dtype, bytes=4))
+        return (emit(tape, "where", (mask, grad, Tensor.new(())), grad.empty_like()),)
 
-        tape.record("WhereBackward0", (x,), (out,), rule)
-    return out
+    kernel = pointwise_kernel("where", inputs, out)
+    return tape.function("aten::where", inputs, out, "WhereBackward0", rule, kernel, of=(x,))
 
 
 @operator
 def index_select(tape: Tape, x: Tensor, index: Tensor) -> Tensor:
     """Columns picked by an index, as XLNet does."""
-    with tape.op("aten::index_select", (x,)):
-        out = Tensor.new((*x.shape[:-1], *index.shape), x.dtype)
+    out = Tensor.new((*x.shape[:-1], *index.shape), x.dtype)
 
-        def kernel(name: str, read_bytes: float) -> Kernel:
-            return Kernel.of("elementwise", x.dtype, operator=name, elements=out.elements,
-                             read_bytes=read_bytes + index.bytes, write_bytes=out.bytes)  # fmt: skip
+    def kernel(name: str, read_bytes: float) -> Kernel:
+        return Kernel.of("elementwise", x.dtype, operator=name, elements=out.elements,
+                         read_bytes=read_bytes + index.bytes, write_bytes=out.bytes)  # fmt: skip
 
-        tape.call("aten::index_select", (x, index), kernel("index_select", out.bytes))
+    def rule(grad: Tensor) -> Grads:
+        whole = Tensor.new(x.shape, x.dtype)
+        tape.call("aten::new_zeros", (grad,), fill_kernel(whole))
+        tape.call("aten::index_add_", (whole, index, grad), kernel("index_add", 2 * out.bytes))
+        return (whole,)
 
-        def rule(grad: Tensor) -> Grads:
-            whole = Tensor.new(x.shape, x.dtype)
-            tape.call("aten::new_zeros", (grad,), fill_kernel(whole))
-            tape.call("aten::index_add_", (whole, index, grad), kernel("index_add", 2 * out.bytes))
-            return (whole,)
-
-        tape.record("IndexSelectBackward0", (x,), (out,), rule)
-    return out
+    picked, node = kernel("index_select", out.bytes), "IndexSelectBackward0"
+    return tape.function("aten::index_select", (x, index), out, node, rule, picked, of=(x,))

@@ -38,16 +38,14 @@ def addmm(tape: Tape, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
     with tape.op("aten::addmm", (bias, a, b)):
         b, a, bias = lowered(tape, b), lowered(tape, a), lowered(tape, bias)
         (m, k), n = a.shape, b.shape[1]
-        out = Tensor.new((m, n), a.dtype)
-        tape.call("aten::addmm", (bias, a, b), gemm_kernel(tape, "linear", a.dtype, 1, m, n, k))
-        tape.save(a, b)
 
         def rule(grad: Tensor) -> Grads:
             da, db = _mm_gradients(tape, grad, a, b)
             return grad if bias.requires_grad else None, da, db
 
-        tape.record("AddmmBackward0", (bias, a, b), (out,), rule)
-    return out
+        kernel = gemm_kernel(tape, "linear", a.dtype, 1, m, n, k)
+        out, node = Tensor.new((m, n), a.dtype), "AddmmBackward0"
+        return tape.function("aten::addmm", (bias, a, b), out, node, rule, kernel, saves=(a, b))
 
 
 def mm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
@@ -179,27 +177,21 @@ def _product(tape: Tape, labels: str, kept: int, a: Tensor, b: Tensor) -> Tensor
 @operator
 def flash_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
     """scaled_dot_product_attention by its fused kernel; batch × heads × sequence × head_dim in and out."""
-    batch, heads, length = q.shape[:3]
-
-    def kernel(family: str) -> Kernel:
-        return products.attention_kernel(family, q, k, causal)
-
     suffix = "_for_cpu" if tape.device == "cpu" else ""
     name = f"aten::_scaled_dot_product_flash_attention{suffix}"
     node = "ScaledDotProductFlashAttention" + ("ForCpu" if suffix else "") + "Backward0"
     with tape.op("aten::scaled_dot_product_attention", (q, k, v)):
         v, k, q = lowered(tape, v), lowered(tape, k), lowered(tape, q)
-        out = _merged_layout(q)
-        logsumexp = Tensor.new((batch, heads, length), "fp32")
-        tape.call(name, (q, k, v), kernel("attention"))
-        tape.save(q, k, v, out, logsumexp)
+        out, logsumexp = _merged_layout(q), Tensor.new(q.shape[:3], "fp32")
+        forward, backward = (
+            products.attention_kernel(family, q, k, causal) for family in ("attention", "attention_backward")
+        )
 
         def rule(grad: Tensor) -> Grads:
-            tape.call(f"{name}_backward", (grad, q, k, v, out, logsumexp), kernel("attention_backward"))
+            tape.call(f"{name}_backward", (grad, q, k, v, out, logsumexp), backward)
             return [_merged_layout(x) for x in (q, k, v)]
 
-        tape.record(node, (q, k, v), (out,), rule)
-    return out
+        return tape.function(name, (q, k, v), out, node, rule, forward, saves=(q, k, v, out, logsumexp))
 
 
 def _merged_layout(x: Tensor) -> Tensor:

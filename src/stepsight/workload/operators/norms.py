@@ -18,18 +18,18 @@ def _raised_on_gpu(tape: Tape, x: Tensor) -> Tensor:
 def softmax(tape: Tape, x: Tensor) -> Tensor:
     """Over the last dimension."""
     with tape.op("aten::softmax", (x,)):
-        x = _raised_on_gpu(tape, x)
-        out = Tensor.new(x.shape, x.dtype)
-        tape.call("aten::_softmax", (x,), row_kernel("softmax", x))
-        tape.save(out)
+        return _softmax(tape, _raised_on_gpu(tape, x), "_softmax", "SoftmaxBackward0")
 
-        def rule(grad: Tensor) -> Grads:
-            kernel = row_kernel("softmax_backward", x)
-            tape.call("aten::_softmax_backward_data", (grad, out), kernel)
-            return (Tensor.new(x.shape, x.dtype),)
 
-        tape.record("SoftmaxBackward0", (x,), (out,), rule)
-    return out
+def _softmax(tape: Tape, x: Tensor, name: str, node: str) -> Tensor:
+    """A softmax or its logarithm."""
+    out = Tensor.new(x.shape, x.dtype)
+
+    def rule(grad: Tensor) -> Grads:
+        tape.call(f"aten::{name}_backward_data", (grad, out), row_kernel("softmax_backward", x))
+        return (Tensor.new(x.shape, x.dtype),)
+
+    return tape.function(f"aten::{name}", (x,), out, node, rule, row_kernel("softmax", x), saves=(out,))
 
 
 @operator
@@ -37,10 +37,7 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     with tape.op("aten::layer_norm", (x, weight, bias)):
         x = _raised_on_gpu(tape, x)
         out = Tensor.new(x.shape, x.dtype)
-        tape.call("aten::native_layer_norm", (x, weight, bias), row_kernel("layer_norm", x))
-        mean = Tensor.new((*x.shape[:-1], 1), "fp32")
-        rstd = Tensor.new((*x.shape[:-1], 1), "fp32")
-        tape.save(x, mean, rstd)
+        mean, rstd = (Tensor.new((*x.shape[:-1], 1), "fp32") for _ in range(2))
 
         def rule(grad: Tensor) -> Grads:
             kernels = [row_kernel("layer_norm_backward", x)]
@@ -51,8 +48,10 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             dx = Tensor.new(x.shape, x.dtype) if x.requires_grad else None
             return dx, Tensor.new(weight.shape, weight.dtype), Tensor.new(bias.shape, bias.dtype)
 
-        tape.record("NativeLayerNormBackward0", (x, weight, bias), (out,), rule)
-    return out
+        return tape.function(
+            "aten::native_layer_norm", (x, weight, bias), out, "NativeLayerNormBackward0", rule,
+            row_kernel("layer_norm", x), saves=(x, mean, rstd),
+        )  # fmt: skip
 
 
 @operator
@@ -75,16 +74,13 @@ def _converted(tape: Tape, x: Tensor, dtype: str) -> Tensor:
 
 def mean_last(tape: Tape, x: Tensor) -> Tensor:
     """The mean over the last dimension, kept as size 1."""
-    with tape.op("aten::mean", (x,)):
-        out = Tensor.new((*x.shape[:-1], 1), x.dtype)
-        tape.call("aten::mean", (x,), row_kernel("reduce", x))
+    out = Tensor.new((*x.shape[:-1], 1), x.dtype)
 
-        def rule(grad: Tensor) -> Grads:
-            wide = grad.alias(x.shape, (*grad.strides[:-1], 0))
-            return (emit(tape, "div", (wide,), Tensor.new(x.shape, x.dtype)),)
+    def rule(grad: Tensor) -> Grads:
+        wide = grad.alias(x.shape, (*grad.strides[:-1], 0))
+        return (emit(tape, "div", (wide,), Tensor.new(x.shape, x.dtype)),)
 
-        tape.record("MeanBackward1", (x,), (out,), rule)
-    return out
+    return tape.function("aten::mean", (x,), out, "MeanBackward1", rule, row_kernel("reduce", x))
 
 
 @operator
@@ -92,26 +88,17 @@ def cross_entropy(tape: Tape, logits: Tensor, target: Tensor) -> Tensor:
     """Mean negative log likelihood of ``target`` under softmax(``logits``)."""
     with tape.op("aten::cross_entropy_loss", (logits, target)):
         logits = raised(tape, logits)
-        logp = Tensor.new(logits.shape, logits.dtype)
-        tape.call("aten::_log_softmax", (logits,), row_kernel("softmax", logits))
-        tape.save(logp)
-
-        def softmax_rule(grad: Tensor) -> Grads:
-            kernel = row_kernel("softmax_backward", logits)
-            tape.call("aten::_log_softmax_backward_data", (grad, logp), kernel)
-            return (Tensor.new(logits.shape, logits.dtype),)
-
-        tape.record("LogSoftmaxBackward0", (logits,), (logp,), softmax_rule)
+        logp = _softmax(tape, logits, "_log_softmax", "LogSoftmaxBackward0")
         loss, weight = Tensor.new((), logits.dtype), Tensor.new((), logits.dtype)
-        tape.call("aten::nll_loss_forward", (logp, target), row_kernel("nll_loss", logits))
 
-        def nll_rule(grad: Tensor) -> Grads:
+        def rule(grad: Tensor) -> Grads:
             kernel = row_kernel("nll_loss_backward", logits)
             tape.call("aten::nll_loss_backward", (grad, logp, target, weight), kernel)
             return (Tensor.new(logits.shape, logits.dtype),)
 
-        tape.record("NllLossBackward0", (logp,), (loss,), nll_rule)
-    return loss
+        kernel = row_kernel("nll_loss", logits)
+        node = "NllLossBackward0"
+        return tape.function("aten::nll_loss_forward", (logp, target), loss, node, rule, kernel, of=(logp,))
 
 
 def pointwise_loss(tape: Tape, name: str, node: str, x: Tensor, target: Tensor) -> Tensor:
@@ -119,16 +106,14 @@ def pointwise_loss(tape: Tape, name: str, node: str, x: Tensor, target: Tensor) 
     with tape.op(f"aten::{name}", (x, target)):
         x = raised(tape, x)
         loss = Tensor.new((), x.dtype)
-        tape.call(f"aten::{name}", (x, target), *loss_kernels(name, x))
-        tape.save(x)
 
         def rule(grad: Tensor) -> Grads:
             if name == "binary_cross_entropy_with_logits":
                 return (_logits_gradient(tape, grad, x, target),)
             return (emit(tape, f"{name}_backward", (grad, x, target), x.empty_like()),)
 
-        tape.record(node, (x,), (loss,), rule)
-    return loss
+        kernels = loss_kernels(name, x)
+        return tape.function(f"aten::{name}", (x, target), loss, node, rule, *kernels, of=(x,), saves=(x,))
 
 
 def _logits_gradient(tape: Tape, grad: Tensor, x: Tensor, target: Tensor) -> Tensor:

@@ -51,18 +51,16 @@ def raised(tape: Tape, x: Tensor) -> Tensor:
 
 def unary(tape: Tape, name: str, x: Tensor, node: str, *, saves: str = "input") -> Tensor:
     """relu, gelu, tanh, sigmoid, silu: the gradient reads the saved input or output."""
-    with tape.op(f"aten::{name}", (x,)):
-        out = emit(tape, name, (x,), x.empty_like())
-        kept = out if saves == "output" else x
-        tape.save(kept)
-        backward = {"relu": "threshold_backward"}.get(name, f"{name}_backward")
+    out = x.empty_like()
+    kept = out if saves == "output" else x
+    backward = {"relu": "threshold_backward"}.get(name, f"{name}_backward")
 
-        def rule(grad: Tensor) -> Grads:
-            inputs = (grad, kept)
-            return (emit(tape, backward, inputs, like(inputs)),)
+    def rule(grad: Tensor) -> Grads:
+        return (emit(tape, backward, (grad, kept), like((grad, kept))),)
 
-        tape.record(node, (x,), (out,), rule)
-    return out
+    return tape.function(
+        f"aten::{name}", (x,), out, node, rule, pointwise_kernel(name, (x,), out), saves=(kept,)
+    )
 
 
 @operator
@@ -72,17 +70,15 @@ def relu(tape: Tape, x: Tensor) -> Tensor:
 
 def rsqrt(tape: Tape, x: Tensor) -> Tensor:
     """1/√x; its gradient is written out: -½ · grad · result³."""
-    with tape.op("aten::rsqrt", (x,)):
-        out = emit(tape, "rsqrt", (x,), x.empty_like())
-        tape.save(out)
+    out = x.empty_like()
 
-        def rule(grad: Tensor) -> Grads:
-            cubed = emit(tape, "pow", (out,), out.empty_like())
-            scaled = emit(tape, "mul", (grad,), grad.empty_like())
-            return (emit(tape, "mul", (scaled, cubed), like((scaled, cubed))),)
+    def rule(grad: Tensor) -> Grads:
+        cubed = emit(tape, "pow", (out,), out.empty_like())
+        scaled = emit(tape, "mul", (grad,), grad.empty_like())
+        return (emit(tape, "mul", (scaled, cubed), like((scaled, cubed))),)
 
-        tape.record("RsqrtBackward0", (x,), (out,), rule)
-    return out
+    kernel = pointwise_kernel("rsqrt", (x,), out)
+    return tape.function("aten::rsqrt", (x,), out, "RsqrtBackward0", rule, kernel, saves=(out,))
 
 
 @operator
@@ -106,23 +102,20 @@ def sigmoid(tape: Tape, x: Tensor) -> Tensor:
 
 def tensor_binary(tape: Tape, name: str, a: Tensor, b: Tensor) -> Tensor:
     """add, sub or mul of two tensors, broadcast; gradients are summed back to each size."""
-    with tape.op(f"aten::{name}", (a, b)):
-        out = emit(tape, name, (a, b), like((a, b), _wider(a, b)))
-        if name == "mul":
-            tape.save(*([b] if a.requires_grad else []), *([a] if b.requires_grad else []))
+    out = like((a, b), _wider(a, b))
+    kept = [other for one, other in ((a, b), (b, a)) if one.requires_grad] if name == "mul" else []
 
-        def rule(grad: Tensor) -> Grads:
-            if name == "mul":  # autograd computes the second operand's gradient first
-                second = emit(tape, "mul", (grad, a), like((grad, a))) if b.requires_grad else None
-                parts = [emit(tape, "mul", (grad, b), like((grad, b))) if a.requires_grad else None, second]
-            else:
-                parts = [grad if a.requires_grad else None, grad if b.requires_grad else None]
-                if name == "sub" and b.requires_grad:
-                    parts[1] = emit(tape, "neg", (grad,), grad.empty_like())
-            return parts
+    def rule(grad: Tensor) -> Grads:
+        if name == "mul":  # autograd computes the second operand's gradient first
+            second = emit(tape, "mul", (grad, a), like((grad, a))) if b.requires_grad else None
+            return [emit(tape, "mul", (grad, b), like((grad, b))) if a.requires_grad else None, second]
+        second = grad if b.requires_grad else None
+        if name == "sub" and second is not None:
+            second = emit(tape, "neg", (grad,), grad.empty_like())
+        return [grad if a.requires_grad else None, second]
 
-        tape.record(f"{name.capitalize()}Backward0", (a, b), (out,), rule)
-    return out
+    kernel, node = pointwise_kernel(name, (a, b), out), f"{name.capitalize()}Backward0"
+    return tape.function(f"aten::{name}", (a, b), out, node, rule, kernel, saves=kept)
 
 
 def _wider(a: Tensor, b: Tensor) -> str:
@@ -147,26 +140,20 @@ def negate(tape: Tape, x: Tensor) -> Tensor:
 @operator
 def scalar(tape: Tape, name: str, x: Tensor, value: float = 0.0) -> Tensor:
     """add, sub, mul, div or pow of a tensor and a number, or neg."""
-    with tape.op(f"aten::{name}", (x,)):
-        out = emit(tape, name, (x,), x.empty_like())
-        if name == "pow":
-            tape.save(x)
+    out = x.empty_like()
 
-        def rule(grad: Tensor) -> Grads:
-            return (_scalar_grad(tape, name, x, grad),)
-
-        tape.record(f"{name.capitalize()}Backward0", (x,), (out,), rule)
-    return out
-
-
-def _scalar_grad(tape: Tape, name: str, x: Tensor, grad: Tensor) -> Tensor:
-    if name in ("add", "sub"):
-        return grad
-    if name == "pow":
+    def rule(grad: Tensor) -> Grads:
+        if name in ("add", "sub"):
+            return (grad,)
+        if name != "pow":
+            return (emit(tape, name, (grad,), grad.empty_like()),)
         powered = emit(tape, "pow", (x,), x.empty_like())
         scaled = emit(tape, "mul", (powered,), powered.empty_like())
-        return emit(tape, "mul", (grad, scaled), like((grad, scaled)))
-    return emit(tape, name, (grad,), grad.empty_like())
+        return (emit(tape, "mul", (grad, scaled), like((grad, scaled))),)
+
+    kernel, node = pointwise_kernel(name, (x,), out), f"{name.capitalize()}Backward0"
+    saves = (x,) if name == "pow" else ()
+    return tape.function(f"aten::{name}", (x,), out, node, rule, kernel, saves=saves)
 
 
 @operator
@@ -185,13 +172,9 @@ def dropout(tape: Tape, x: Tensor, probability: float) -> Tensor:
 
 def _fused_dropout(tape: Tape, x: Tensor) -> Tensor:
     out, mask = x.empty_like(), x.empty_like("bool")
-    tape.call("aten::native_dropout", (x,), dropout_kernel(x))
-    tape.save(mask)
 
     def rule(grad: Tensor) -> Grads:
-        inputs = (grad, mask)
-        out_grad = inputs[0].empty_like()
-        return (emit(tape, "native_dropout_backward", inputs, out_grad),)
+        return (emit(tape, "native_dropout_backward", (grad, mask), grad.empty_like()),)
 
-    tape.record("NativeDropoutBackward0", (x,), (out,), rule)
-    return out
+    kernel, node = dropout_kernel(x), "NativeDropoutBackward0"
+    return tape.function("aten::native_dropout", (x,), out, node, rule, kernel, saves=(mask,))

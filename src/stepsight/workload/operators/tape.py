@@ -132,6 +132,19 @@ class Tape:
         op.kernels.extend(kernels)
         self.lifetimes.called(inputs)
 
+    def function(
+        self, name: str, inputs: Sequence[Tensor], out: Tensor, node: str, rule: Rule, *kernels: Kernel,
+        of: Sequence[Tensor] | None = None, saves: Sequence[Tensor] = (),
+    ) -> Tensor:  # fmt: skip
+        """A library call that makes ``out``: an operator by itself, or part of the open one. ``rule`` gives
+        the gradients of its inputs, or ``of`` some of them, from what it ``saves``."""
+        part = self._open is not None
+        with self.op(name, inputs):
+            self.call(name, inputs, *kernels)
+            self.save(*saves)
+            self.record(node, inputs if of is None else of, (out,), rule)
+        return out if part else self.made(out)
+
     def made(self, tensor: Tensor) -> Tensor:
         """``tensor`` is what the last call made, though it was written down before it."""
         self.lifetimes.made(tensor)
