@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -16,11 +16,12 @@ from stepsight.capturing.step import CapturedStep
 from stepsight.errors import InputError, StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.learn.response import JobFile, ask, interval_spread
+from stepsight.prediction.learn.response import AskedStep, JobFile, ask, interval_spread
 from stepsight.prediction.learn.runs import measured_us
 from stepsight.prediction.predict import predict
 from stepsight.prediction.suspects import DATA_LOADER, FASTER_THAN_NOISE, Suspect, suspects
 from stepsight.prediction.throughput import Throughput
+from stepsight.workload.files import Workload
 
 RANKING_SPREAD = 0.04
 """How exactly a suspect must give the measured step: noise between runs, with the prediction otherwise
@@ -108,6 +109,57 @@ class _Observation:
     suspects: Mapping[str, Suspect]
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A job on its platform, priced with everything that could make it slower; many measurements may be held
+    against it."""
+
+    job: JobFile
+    on: Platform
+    prediction: Prediction
+    _variants: dict[tuple[str, ...], tuple[AskedStep, Mapping[str, Suspect]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, workload: str | Path, on: Platform, assignments: Sequence[str] = ()) -> Examined:
+        job = JobFile(workload, tuple(assignments)).on(on)
+        return cls(job, on, predict(job.load(), on))
+
+    def variant(self, *more: str) -> tuple[AskedStep, Mapping[str, Suspect]]:
+        """The job with other settings, and its suspects; without any, on the scale of the prediction."""
+        if more not in self._variants:
+            job = self.job.changed(*more) if more else self.job
+            asked = ask(job.load(), self.on)
+            usual_us = asked.step_us if more else self.prediction.step_time_us
+            self._variants[more] = asked, suspects(job, asked, usual_us, self.on)
+        return self._variants[more]
+
+    def explain(
+        self, figure: Figure, *, data_us: float = 0.0, memory_gb: float | None = None,
+        also: Sequence[tuple[Sequence[str], str]] = (), trace: Sequence[Path] = (),
+    ) -> Diagnosis:  # fmt: skip
+        """Why the step takes as long as it was measured to."""
+        p = self.prediction
+        whole_us = figure.step_us(p.throughput, p.step_time_us)
+        found: tuple[Explanation, ...] = ()
+        if whole_us > p.step_time_us:
+            _, own = self.variant()
+            first = _Observation(p.step_time_us, max(whole_us - data_us, 1e-3), own)
+            found = _ranked(first, [self._observed(more, text) for more, text in also], data_us, whole_us)
+        inside = p.low_us <= whole_us <= p.high_us
+        verdict = USUAL if inside else SLOW if whole_us > p.step_time_us else FAST
+        spread = interval_spread(p.low_us, p.high_us)
+        return Diagnosis(
+            p, whole_us, NormalDist().cdf(math.log(whole_us / p.step_time_us) / spread), verdict, found,
+            None if also else _tell_apart(self, found), data_us or None,
+            memory_gb * 1e9 if memory_gb else None, longer_parts(trace, self.on) if trace else (),
+            (*_other_count(figure, p), *_notes(p, memory_gb, verdict)),
+        )  # fmt: skip
+
+    def _observed(self, more: Sequence[str], measured: str) -> _Observation:
+        asked, its = self.variant(*more)
+        return _Observation(asked.step_us, parse_figure(measured).step_us(asked.rates, asked.step_us), its)
+
+
 def diagnose(
     workload: str | Path, platform: Platform | str | Path, measured: str | None = None, *,
     log: str | None = None, data: str | None = None, memory_gb: float | None = None,
@@ -123,29 +175,13 @@ def diagnose(
     >>> diagnose("llama3-8b", "8xH100-SXM", "812ms").suspects[0].name  # doctest: +SKIP
     """
     on = platform if isinstance(platform, Platform) else load_platform(platform, overrides)
-    job = JobFile(workload, tuple(assignments))
-    p = predict(job.load(), on)
     figure = parse_log(log) if log else parse_figure(measured or "")
-    whole_us = figure.step_us(p.throughput, p.step_time_us)
     waited = parse_figure(data) if data else None
     if waited and waited.kind != "time":
         raise InputError(f"--data-time {data}", "is not a time", "write it as 40ms")
     data_us = waited.value if waited else 0.0
-    found: tuple[Explanation, ...] = ()
-    if whole_us > p.step_time_us:
-        own = suspects(job, ask(job.load(), on), p.step_time_us, on)
-        first = _Observation(p.step_time_us, max(whole_us - data_us, 1e-3), own)
-        others = [_variant(job.changed(*more), on, text) for more, text in also]
-        found = _ranked(first, others, data_us, whole_us)
-    inside = p.low_us <= whole_us <= p.high_us
-    verdict = USUAL if inside else SLOW if whole_us > p.step_time_us else FAST
-    spread = interval_spread(p.low_us, p.high_us)
-    return Diagnosis(
-        p, whole_us, NormalDist().cdf(math.log(whole_us / p.step_time_us) / spread), verdict, found,
-        None if also else _tell_apart(job, on, found), data_us or None,
-        memory_gb * 1e9 if memory_gb else None, longer_parts(trace, on) if trace else (),
-        (*_other_count(figure, p), *_notes(p, memory_gb, verdict)),
-    )  # fmt: skip
+    examined = Examined.of(workload, on, assignments)
+    return examined.explain(figure, data_us=data_us, memory_gb=memory_gb, also=also, trace=trace)
 
 
 def _other_count(figure: Figure, p: Prediction) -> list[str]:
@@ -178,12 +214,6 @@ def _notes(prediction: Prediction, memory_gb: float | None, verdict: str) -> lis
             " `stepsight calibrate --runs`"
         )
     return notes
-
-
-def _variant(job: JobFile, on: Platform, measured: str) -> _Observation:
-    asked = ask(job.load(), on)
-    measured_us = parse_figure(measured).step_us(asked.rates, asked.step_us)
-    return _Observation(asked.step_us, measured_us, suspects(job, asked, asked.step_us, on))
 
 
 def _ranked(
@@ -225,19 +255,17 @@ def _waited(first: _Observation, data_us: float, whole_us: float, likeliest: flo
     )  # fmt: skip
 
 
-def _tell_apart(job: JobFile, on: Platform, found: Sequence[Explanation]) -> Variant | None:
+def _tell_apart(examined: Examined, found: Sequence[Explanation]) -> Variant | None:
     """The variant of the job on which the likely suspects differ most from each other."""
     likely = [one for one in found if one.probability > UNLIKELY]
-    if len(likely) < 2 or isinstance(job.load(), CapturedStep):
+    job = examined.job.load()
+    if len(likely) < 2 or isinstance(job, CapturedStep):
         return None
-    names = {one.name for one in likely}
     weights = np.array([one.probability for one in likely])
     best: tuple[float, Variant] | None = None
-    for more in _variants(job, on):
+    for more in _variants(job, examined.on):
         try:
-            changed = job.changed(*more)
-            asked = ask(changed.load(), on)
-            its = suspects(changed, asked, asked.step_us, on, names)
+            asked, its = examined.variant(*more)
         except StepsightError:
             continue
         steps = [its[s.name].at(s.severity) if s.name in its else asked.step_us for s in likely]
@@ -248,9 +276,9 @@ def _tell_apart(job: JobFile, on: Platform, found: Sequence[Explanation]) -> Var
     return best[1] if best and best[0] > RANKING_SPREAD else None
 
 
-def _variants(job: JobFile, on: Platform) -> list[tuple[str, ...]]:
+def _variants(job: Workload, on: Platform) -> list[tuple[str, ...]]:
     """Cheap measurements of the same job: another batch, one node, one GPU."""
-    config = getattr(job.load(), "config", None)
+    config = getattr(job, "config", None)
     found: list[tuple[str, ...]] = []
     for name in ("batch", "batch_per_rank"):
         value = getattr(config, name, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -137,13 +137,11 @@ SETTINGS = (
 """Settings that are wrong silently. Each is simulated where the job has it and it makes a difference."""
 
 
-def suspects(
-    job: JobFile, asked: AskedStep, step_us: float, platform: Platform, only: Collection[str] = ()
-) -> dict[str, Suspect]:
-    """Everything that could make this job slower than ``step_us``, by name; or ``only`` some of it."""
+def suspects(job: JobFile, asked: AskedStep, step_us: float, platform: Platform) -> dict[str, Suspect]:
+    """Everything that could make this job slower than ``step_us``, by name."""
     found = [*_machine(job, asked, step_us, platform)]
     if not isinstance(job.load(), CapturedStep):
-        found += _settings(job, asked.step_us, step_us, platform, only)
+        found += _settings(job, asked.step_us, step_us, platform)
     slower = (1 + FASTER_THAN_NOISE) * step_us
     return {one.name: one for one in found if one.steps_us.max() >= slower}
 
@@ -202,14 +200,10 @@ def _written(field: str, figure: float) -> Callable[[float], str]:
     return lambda severity: f"platform.{field}={figure / severity:.4g}"
 
 
-def _settings(
-    job: JobFile, usual_us: float, step_us: float, platform: Platform, only: Collection[str]
-) -> Iterator[Suspect]:
+def _settings(job: JobFile, usual_us: float, step_us: float, platform: Platform) -> Iterator[Suspect]:
     """Settings that the job may not have after all, where it has them."""
     seen: list[float] = []
     for setting in SETTINGS:
-        if only and setting.name not in only:
-            continue
         try:
             changed_us = step_us * ask(job.changed(setting.assignment).load(), platform).step_us / usual_us
         except StepsightError:
