@@ -28,7 +28,7 @@ from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.learn.lesson import DRAWS, CurvePoint, curve
 from stepsight.prediction.learn.response import AskedStep, ask
-from stepsight.prediction.learn.runs import Run
+from stepsight.prediction.learn.runs import Run, Stacks
 from stepsight.score import CHOSEN, COVERAGE, Score
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -102,7 +102,8 @@ def _run(case: Case, clock: float, recipe: bool) -> Run | None:
     if not isinstance(workload, LanguageWorkload):
         return None
     measured_us = 1e3 * (case.measured_ms or 0.0)
-    return Run.of(case.name, asked, measured_us * _slower(asked, clock))
+    stacks = Stacks.of(workload, _platform(case.platform, case.overrides)) if clock == 1.0 else None
+    return Run.of(case.name, asked, measured_us * _slower(asked, clock), stacks=stacks)
 
 
 def _slower(asked: AskedStep, clock: float) -> float:

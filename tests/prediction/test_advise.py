@@ -44,6 +44,21 @@ def resolve_micro_batch(*sets: str) -> int:
     return found.config.micro_batch
 
 
+def test_a_change_that_changes_the_batch_says_so() -> None:
+    """Two stages halve the replicas: without a batch, the default for a pipeline is another one."""
+    found = advise("llama3-8b", "8xH100-SXM", assignments=["zero=1"])
+    pipeline = next(one for one in found.changes if one.name.startswith("pipeline of 2"))
+    assert "--set global_batch=" in pipeline.set_line
+    assert "batch of" in pipeline.name
+
+
+def test_adapters_are_the_last_resort_of_a_job_that_fits_in_no_other_way() -> None:
+    found = advise("llama3-70b", "1xH100-SXM")
+    assert [one.name.split(",")[0] for one in found.changes] == ["QLoRA: frozen weights in 4 bits"]
+    assert found.changes[0].fits
+    assert "low-rank adapters only" in found.changes[0].alters
+
+
 def test_nothing_that_the_job_does_already_is_advised() -> None:
     found = advise(BERT, ON, assignments=["training.precision=bf16", "training.attention=flash"])
     names = {one.name for one in found.changes}

@@ -15,7 +15,7 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import number, whole
-from stepsight.platform.conditions import Learned
+from stepsight.platform.conditions import Learned, read_learned
 from stepsight.records import section
 from stepsight.terminal import counted
 
@@ -32,7 +32,18 @@ WORDS = {
     NETWORK: "network between nodes", DISTANCE: "network, per doubling of nodes",
     TENSOR: "network, tensor-parallel groups",
 }  # fmt: skip
-FIELDS = ("runs", "unexplained", "shared", "source", "left_out", "covariance", "jobs")
+FIELDS = (
+    "runs",
+    "source",
+    "left_out",
+    "recipe",
+    "probability",
+    "unexplained",
+    "shared",
+    "covariance",
+    "jobs",
+    "others",
+)
 WHOLE = 0.0005
 """Factors this close to one are not written."""
 
@@ -53,7 +64,9 @@ class Evidence:
     """``covariance`` of the logarithms of the factors, in the order of `PARTS`. As shares of a prediction's
     own spread: ``shared``, what no factor explains and jobs that resemble each other have in common, and
     ``unexplained``, the scatter of single runs. ``beyond``: what this job takes because of ``jobs`` that
-    resemble it, as a multiple of what the factors say.
+    resemble it, as a multiple of what the factors say. ``recipe``: the training stack that the runs look
+    like, of jobs that name none (empty: the usual one), ``probability`` how sure that is, and ``others`` what
+    the runs say under other recipes.
     """
 
     covariance: tuple[tuple[float, ...], ...]
@@ -64,6 +77,9 @@ class Evidence:
     shared: float = 0.0
     jobs: tuple[KnownJob, ...] = ()
     beyond: float = 1.0
+    recipe: str = ""
+    probability: float = 1.0
+    others: tuple[tuple[Learned, Evidence], ...] = ()
 
     @classmethod
     def none(cls) -> Evidence:
@@ -101,7 +117,10 @@ def note(learned: Learned, evidence: Evidence) -> str:
     moved = [f"{word} ×{factor:.2f}" for word, factor in factors.items() if abs(factor - 1) >= 0.005]
     runs = counted(evidence.runs, "run")
     source = f" ({evidence.source})" if evidence.source else ""
-    return f"learned from {runs}{source}: {', '.join(moved) or 'no change'}"
+    recipe = (
+        evidence.recipe and f"; recipe {evidence.recipe} ({evidence.probability:.0%}) where none is named"
+    )
+    return f"learned from {runs}{source}: {', '.join(moved) or 'no change'}{recipe}"
 
 
 def read_evidence(given: Any, where: str) -> Evidence:
@@ -115,7 +134,19 @@ def read_evidence(given: Any, where: str) -> Evidence:
     covariance = _covariance(given.get("covariance", {}), f"{where}.covariance")
     shared = number(given.get("shared", 0.0), f"{where}.shared", least=0.0)
     jobs = _jobs(given.get("jobs", []), f"{where}.jobs")
-    return Evidence(covariance, share, runs, str(given.get("source", "")), tuple(left_out), shared, jobs)
+    source, recipe = str(given.get("source", "")), str(given.get("recipe", ""))
+    probability = number(given.get("probability", 1.0), f"{where}.probability", least=0.0, most=1.0)
+    others = [_other(one, f"{where}.others[{i}]") for i, one in enumerate(given.get("others", []))]
+    return Evidence(
+        covariance, share, runs, source, tuple(left_out), shared, jobs, recipe=recipe,
+        probability=probability, others=tuple(others),
+    )  # fmt: skip
+
+
+def _other(given: Any, where: str) -> tuple[Learned, Evidence]:
+    """What the runs say under another recipe."""
+    table = dict(section(given, (*FIELDS, "factors"), where))
+    return read_learned(table.pop("factors", {}), f"{where}.factors"), read_evidence(table, where)
 
 
 def _jobs(given: Any, where: str) -> tuple[KnownJob, ...]:
@@ -163,9 +194,26 @@ def learned_text(learned: Learned, evidence: Evidence, based_on: str, name: str)
         "[learned_from]",
         f"runs = {evidence.runs}",
         f"source = {_quoted(evidence.source)}",
+        f"left_out = [{', '.join(_quoted(one) for one in evidence.left_out)}]",
+        *_evidence_lines(evidence, "learned_from"),
+    ]
+    for other, its in evidence.others:
+        factors = ", ".join(f"{p} = {getattr(other, p):.4f}" for p in PARTS if getattr(other, p) != 1)
+        lines += ["", "[[learned_from.others]]", f"factors = {{ {factors} }}"]
+        lines += _evidence_lines(its, "learned_from.others")
+    return "\n".join(lines) + "\n"
+
+
+def _evidence_lines(evidence: Evidence, table: str) -> list[str]:
+    lines = []
+    if evidence.probability < 1 or evidence.recipe:
+        lines += [
+            f"recipe = {_quoted(evidence.recipe)}          # of jobs that name none; empty: the usual one",
+            f"probability = {evidence.probability:.4f}",
+        ]
+    lines += [
         f"unexplained = {evidence.unexplained:.4f}            # of a prediction's own spread, by run",
         f"shared = {evidence.shared:.4f}                 # the same, by jobs that resemble each other",
-        f"left_out = [{', '.join(_quoted(one) for one in evidence.left_out)}]",
         "# residual: ln(measured / predicted with the factors); at: what each part takes by itself, and the",
         "# logarithms of step, ranks, peak and bandwidth; jobs resemble each other over a distance of one",
         "jobs = [",
@@ -176,11 +224,10 @@ def learned_text(learned: Learned, evidence: Evidence, based_on: str, name: str)
         ),
         "]",
         "",
-        "[learned_from.covariance]       # of the logarithms of the factors, in the order of these rows",
+        f"[{table}.covariance]       # of the logarithms of the factors, in the order of these rows",
     ]
-    for part, row in zip(PARTS, evidence.covariance, strict=True):
-        lines.append(f"{part} = [{', '.join(f'{v:.3e}' for v in row)}]")
-    return "\n".join(lines) + "\n"
+    rows = zip(PARTS, evidence.covariance, strict=True)
+    return lines + [f"{part} = [{', '.join(f'{v:.3e}' for v in row)}]" for part, row in rows]
 
 
 def _quoted(text: str) -> str:

@@ -78,6 +78,12 @@ class Platform:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def recipe(self) -> str | None:
+        """The training stack that its runs look like, of jobs that name none (empty: the usual one); None
+        where nothing was learned."""
+        return self.evidence.recipe if self.evidence else None
+
     @cached_property
     def kernels(self) -> KernelModels:
         from stepsight.kernels.models import KernelModels

@@ -14,7 +14,15 @@ from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.changes import BATCH, Change, Rewrite, changes_of, rewrites_of, smaller_batches
+from stepsight.prediction.changes import (
+    ADAPTERS,
+    BATCH,
+    Change,
+    Rewrite,
+    changes_of,
+    rewrites_of,
+    smaller_batches,
+)
 from stepsight.prediction.learn.response import AskedStep, JobFile, ask
 from stepsight.prediction.memory import fits, largest_batch
 from stepsight.prediction.predict import predict, predict_captured
@@ -92,7 +100,7 @@ def advise(
     on = platform if isinstance(platform, Platform) else load_platform(platform, overrides)
     if isinstance(workload, CapturedStep):
         return _of_captured(workload, on)
-    job = JobFile(workload, tuple(assignments))
+    job = JobFile(workload, tuple(assignments)).on(on)
     given = job.load()
     return _of_captured(given, on) if isinstance(given, CapturedStep) else _of_described(job, on)
 
@@ -113,6 +121,9 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
             ]  # fmt: skip
             paired = _tried(job, on, before, _pairs(saving))
             room += [one for c, after in paired if (one := _advice(c, after, before, p, on)).fits]
+        if not room and isinstance(base, LanguageWorkload):
+            adapters = _tried(job, on, before, _with_adapters(on.spec.ranks))
+            room = [one for c, after in adapters if (one := _advice(c, after, before, p, on)).fits]
         notes = () if room else p.what_would_help
         return Advised(p, tuple(sorted(room, key=lambda one: -one.gain)), len(tried), tuple(notes))
     return Advised(p, _best(found), len(tried))
@@ -156,17 +167,32 @@ def _tried(
         same_time = math.isclose(after.step_us, before.step_us, rel_tol=SAME)
         if not same_time or after.memory_bytes != before.memory_bytes:
             change = replace(change, assignments=changed.assignments[len(job.assignments) :])
-            yield _with_micro_batch(change, after, before), after
+            yield _with_batch(change, after, before), after
 
 
-def _with_micro_batch(change: Change, after: AskedStep, before: AskedStep) -> Change:
-    """Where the micro-batch is the largest that fits, a change of the memory may change it as well: then it
-    is stated."""
+def _with_batch(change: Change, after: AskedStep, before: AskedStep) -> Change:
+    """Where nobody stated the batch, or the micro-batch is the largest that fits, a change may change these
+    as well: then they are stated."""
+    name, lines = change.name, list(change.assignments)
+    if after.micro_batch is not None and not any("batch" in line for line in lines):
+        batch, usual = (round(_rate(one) * one.step_us / 1e6) for one in (after, before))
+        if batch != usual:
+            name, lines = f"{name}, batch of {batch:,}", [*lines, f"global_batch={batch}"]
     line = f"parallel.micro_batch={after.micro_batch}"
-    if after.micro_batch == before.micro_batch or line in change.assignments:
-        return change
-    name = f"{change.name}, micro-batches of {after.micro_batch}"
-    return replace(change, name=name, assignments=(*change.assignments, line))
+    if after.micro_batch != before.micro_batch and line not in lines:
+        name, lines = f"{name}, micro-batches of {after.micro_batch}", [*lines, line]
+    return replace(change, name=name, assignments=tuple(lines))
+
+
+def _with_adapters(ranks: int) -> Iterator[Change]:
+    """Adapters alone, and with what saves most memory next to them."""
+    for one in ADAPTERS:
+        more = (*one.assignments, "training.recompute=full")
+        yield one
+        yield replace(one, name=f"{one.name}, full recomputation", assignments=more)
+        more = (*more, "parallel.zero=3")
+        if ranks > 1:
+            yield replace(one, name=f"{one.name}, full recomputation, sharded", assignments=more)
 
 
 def _pairs(tried: Sequence[tuple[Change, AskedStep]]) -> Iterator[Change]:

@@ -82,6 +82,13 @@ LANGUAGE = (
     Change("fused norms", ("training.fused_norm=true",), "fused RMSNorm and LayerNorm"),
     Change("optimizer on the CPU", ("training.offload=optimizer",), "offload_optimizer: cpu (DeepSpeed)"),
 )  # fmt: skip
+ADAPTERS_ONLY = "what is trained: low-rank adapters only"
+ADAPTERS = (
+    Change("LoRA", ("training.recipe=hf", "training.adapters=lora"), "peft.LoraConfig", ADAPTERS_ONLY),
+    Change("QLoRA: frozen weights in 4 bits", ("training.recipe=hf", "training.adapters=qlora"),
+           "BitsAndBytesConfig(load_in_4bit=True) and peft.LoraConfig", ADAPTERS_ONLY),
+)  # fmt: skip
+"""Last resorts of language models that fit in no other way."""
 VOCABULARY_MULTIPLE = 64
 
 

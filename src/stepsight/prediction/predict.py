@@ -36,7 +36,7 @@ from stepsight.simulate.price import price
 from stepsight.simulate.timeline import run
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import METHOD_SPREAD as DLRM_METHOD_SPREAD
-from stepsight.workload.files import Workload, changed, load_workload, parse_workload, resolve
+from stepsight.workload.files import Workload, changed, load_workload, parse_workload, resolve, with_recipe
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.memory import CONTEXT_BYTES
@@ -74,7 +74,7 @@ def predict(
     from stepsight.prediction.learn.response import for_job
 
     here, spread = for_job(given, on)
-    made, reach = _predicted(given, here), math.exp(INTERVAL_SIGMAS * spread)
+    made, reach = _predicted(with_recipe(given, on.recipe), here), math.exp(INTERVAL_SIGMAS * spread)
     return replace(made, low_us=made.step_time_us / reach, high_us=made.step_time_us * reach)
 
 

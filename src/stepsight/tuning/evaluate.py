@@ -23,7 +23,7 @@ from stepsight.records import override
 from stepsight.tables.sharders import SEARCHED
 from stepsight.tuning.trial import ILLEGAL, TOO_LARGE, Row, Setting, Trial
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import Workload, parse_workload, resolve
+from stepsight.workload.files import Workload, parse_workload, resolve, with_recipe
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -133,7 +133,10 @@ def workload_of(
     searched = settings.get("parallel.sharding") == SEARCHED
     settings = {k: None if searched and k == "parallel.sharding" else v for k, v in settings.items()}
     given = parse_workload(with_settings(document, settings, where), where)
-    workload = resolve(given, platform.spec.ranks, platform.spec.gpu, platform.spec.gpus_per_node)
+    workload = resolve(
+        with_recipe(given, platform.recipe), platform.spec.ranks, platform.spec.gpu,
+        platform.spec.gpus_per_node,
+    )  # fmt: skip
     if not searched:
         return workload
     from stepsight.sharding.choice import choose

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
@@ -18,14 +18,15 @@ from stepsight.records import Assignments, Table, assigned, either, nearest, ove
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.fields import ALIASES, with_full_names
-from stepsight.workload.llm.config import read_language
+from stepsight.workload.llm.config import read_language, usual_framework
 from stepsight.workload.llm.hugging_face import from_hugging_face
-from stepsight.workload.llm.recipe import recipe_of
+from stepsight.workload.llm.recipe import families, recipe_of
 from stepsight.workload.llm.spread import layouts, leaves_layout_open
 from stepsight.workload.llm.workload import LanguageWorkload, read_transformer
 
 Workload = DlrmWorkload | LanguageWorkload
 KINDS = ("dlrm", "transformer")
+Job = TypeVar("Job")
 
 
 def load_workload(
@@ -95,12 +96,35 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     document = with_model(document)
     if _leaves_ranks_open(document):
         fewest = _with_some_batch(_without_replicas(_on_fewest_ranks(document)))
-        found = replace(_parse(fewest, where), open_ranks=document)
+        found = _of_open_stack(replace(_parse(fewest, where), open_ranks=document), document)
     else:
         found = _parse(document, where)
     if isinstance(found, LanguageWorkload) and leaves_layout_open(found.config, document):
         found = replace(found, open_layout=document)
     return found
+
+
+def _of_open_stack(workload: Workload, document: Mapping[str, Any]) -> Workload:
+    if isinstance(workload, LanguageWorkload) and workload.unnamed is not None:
+        return replace(workload, unnamed=document)
+    return workload
+
+
+def with_recipe(workload: Job, recipe: str | None) -> Job | LanguageWorkload:
+    """The job in the training stack of a recipe (empty: the usual one), if its file leaves that open; as it
+    is where it does not, where the stack has no such job, and without a recipe."""
+    if not isinstance(workload, LanguageWorkload) or workload.unnamed is None or recipe is None:
+        return workload
+    document = workload.unnamed
+    name = recipe or families()[usual_framework(document)].name
+    if name == workload.config.recipe:
+        return workload
+    training = {**document.get("training", {}), **({"recipe": recipe} if recipe else {})}
+    try:
+        found = parse_workload({**document, "training": training}, workload.config.source)
+    except InputError:
+        return workload
+    return replace(found, unnamed=document) if isinstance(found, LanguageWorkload) else workload
 
 
 def resolve(workload: Workload, gpus: int, gpu: GpuSpec | None = None, per_node: int = 8) -> Workload:
@@ -173,7 +197,10 @@ def _on_all(workload: Workload, gpus: int) -> None:
 def _on_ranks(workload: Workload, ranks: int) -> Workload:
     assert workload.open_ranks is not None
     parallel = {**workload.open_ranks.get("parallel", {}), "ranks": ranks}
-    return _parse({**workload.open_ranks, "parallel": parallel}, workload.config.source)
+    found = _parse({**workload.open_ranks, "parallel": parallel}, workload.config.source)
+    if isinstance(workload, LanguageWorkload) and isinstance(found, LanguageWorkload) and workload.unnamed:
+        return replace(found, unnamed={**workload.unnamed, "parallel": parallel})
+    return found
 
 
 def _on_fewest_ranks(document: Mapping[str, Any]) -> Mapping[str, Any]:

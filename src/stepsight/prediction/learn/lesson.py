@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from stepsight.platform.conditions import LEAST_FACTOR, MOST_FACTOR, Learned
 from stepsight.platform.evidence import PARTS, WORDS, Evidence, learned_text
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
-from stepsight.prediction.learn.regression import UNLEARNED, Posterior
-from stepsight.prediction.learn.regression import learn as regress
+from stepsight.prediction.learn.response import averaged
 from stepsight.prediction.learn.runs import Run, read_runs
+from stepsight.prediction.learn.stack import NOTHING, Stack, fit
 
 FAR_OFF = 2.0
 """Runs that all differ from their predictions by more than this factor, one way, ran something else."""
@@ -80,6 +80,9 @@ class Lesson:
             "spreads": {part: one.spread(part) for part in PARTS},
             "unexplained": one.unexplained,
             "shared": one.shared,
+            "recipe": one.recipe,
+            "recipe_probability": one.probability,
+            "other_recipes": {its.recipe or "usual": its.probability for _, its in one.others},
             "memory": self.learned.memory,
             "left_out": list(one.left_out),
             "notes": list(self.notes),
@@ -88,20 +91,35 @@ class Lesson:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Runs that are all far off in the same direction rarely ran what is described."""
+        """Runs that are all far off in the same direction rarely ran what is described; rows that leave the
+        training stack open may have run another."""
+        return (*self._doubt(), *self._stacks())
+
+    def _doubt(self) -> Iterator[str]:
         logs = [math.log(row.measured_us / row.before_us) for row in self.rows]
         if not logs or min(map(abs, logs)) < math.log(FAR_OFF) or min(logs) * max(logs) < 0:
-            return ()
+            return
         times = math.exp(float(np.median(logs)))
-        return (
+        yield (
             f"every run takes about {times:.2g} times its prediction: check that {self.based_on} is the"
-            " platform they ran on, and that each row states its layout and batch",
+            " platform they ran on, and that each row states its layout and batch"
         )
+
+    def _stacks(self) -> Iterator[str]:
+        tried = (self.evidence, *(its for _, its in self.evidence.others))
+        if any(its.recipe for its in tried):
+            named = ", ".join(
+                f"{its.recipe or 'the usual one'} {100 * its.probability:.0f} %" for its in tried
+            )
+            yield (
+                f"the rows name no training stack; recipes they may have run: {named}. Write yours into a"
+                " column training.recipe"
+            )
 
     @property
     def moved(self) -> list[tuple[str, float, float]]:
         """Parts that the runs moved or made surer, with factor and spread, the most certain change first."""
-        usual = np.sqrt(np.diag(regress(()).evidence.matrix))
+        usual = np.sqrt(np.diag(fit(())[0].found.evidence.matrix))
         found = []
         for part, before in zip(PARTS, usual, strict=True):
             factor, spread = getattr(self.learned, part), self.evidence.spread(part)
@@ -158,19 +176,27 @@ def learn(runs: str | Path, platform: str | Path, overrides: Sequence[str] = ())
     >>> Path("mine.toml").write_text(lesson.text("mine"))  # doctest: +SKIP
     """
     rows = read_runs(runs, platform, tuple(overrides))
-    found = regress([run.observed for run in rows])
-    results = tuple(result(run, found, left_out=i in found.left_out) for i, run in enumerate(rows))
+    stacks = fit(rows)
+    left = stacks[0].found.left_out
+    results = tuple(result(run, stacks, left_out=i in left) for i, run in enumerate(rows))
     left_out = tuple(
         f"{one.name}: measured {one.measured_us / 1e3:.1f} ms,"
         f" {one.measured_us / one.after_us:.2f} times what the other runs say"
         for one in results
         if one.left_out
     )
-    factors = {part: min(max(f, LEAST_FACTOR), MOST_FACTOR) for part, f in found.factors.items()}
-    learned = Learned(**factors, memory=memory_factor(rows))
-    evidence = replace(found.evidence, source=Path(runs).name, left_out=left_out)
+    (learned, evidence), *others = (_learned(one) for one in stacks)
+    evidence = replace(evidence, source=Path(runs).name, left_out=left_out, others=tuple(others))
+    learned = replace(learned, memory=memory_factor(stacks[0].runs))
     on = replace(load_platform(platform, overrides), learned=learned, evidence=evidence)
     return Lesson(on, str(platform), learned, evidence, results)
+
+
+def _learned(stack: Stack) -> tuple[Learned, Evidence]:
+    """Factors and evidence under one recipe."""
+    factors = {p: min(max(f, LEAST_FACTOR), MOST_FACTOR) for p, f in stack.found.factors.items()}
+    evidence = stack.found.evidence
+    return Learned(**factors), replace(evidence, recipe=stack.recipe, probability=stack.probability)
 
 
 def memory_factor(rows: Sequence[Run]) -> float:
@@ -185,15 +211,13 @@ def memory_factor(rows: Sequence[Run]) -> float:
     return math.exp(float(np.median(logs)) * weight / (weight + 1 / shared**2)) if logs else 1.0
 
 
-def result(run: Run, found: Posterior, *, left_out: bool = False) -> RunResult:
-    """A run as the factors predict it."""
-    one, before_us = run.observed, run.asked.step_us
-    shift, spread = found.of_job(one)
-    after_us = before_us / one.step_us * one.measured_us * math.exp(shift - one.log_ratio(found.factors))
-    reach = math.exp(INTERVAL_SIGMAS * spread)
-    return RunResult(
-        one.name, one.measured_us, before_us, after_us, after_us / reach, after_us * reach, left_out
-    )
+def result(run: Run, stacks: Sequence[Stack], *, left_out: bool = False) -> RunResult:
+    """A run as the factors predict it, over the stacks that it may have run."""
+    one = run.observed
+    mean, spread = averaged([(stack.probability, *stack.of(run)) for stack in stacks])
+    after_us, reach = math.exp(mean), math.exp(INTERVAL_SIGMAS * spread)
+    low_us, high_us = after_us / reach, after_us * reach
+    return RunResult(one.name, one.measured_us, run.asked.step_us, after_us, low_us, high_us, left_out)
 
 
 def validate_runs(
@@ -202,9 +226,7 @@ def validate_runs(
 ) -> Validation:  # fmt: skip
     """Every run of a CSV file, with the others learned from and without."""
     rows = read_runs(runs, platform, tuple(overrides))
-    results = tuple(
-        result(run, regress([r.observed for j, r in enumerate(rows) if j != i])) for i, run in enumerate(rows)
-    )
+    results = tuple(result(run, fit([other for other in rows if other is not run])) for run in rows)
     return Validation(str(platform), results, curve(rows, draws=draws, seed=seed))
 
 
@@ -218,7 +240,7 @@ def curve(
         scored: list[RunResult] = []
         for _ in range(draws if k else 1):
             order = rng.permutation(len(rows)).tolist()
-            found = regress([rows[i].observed for i in order[:k]]) if k else UNLEARNED
+            found = fit([rows[i] for i in order[:k]]) if k else NOTHING
             scored += [result(rows[i], found) for i in (order[k : k + most_scored] if k else order)]
         error = float(np.mean([abs(one.error_after) for one in scored]))
         points.append(CurvePoint(k, error, float(np.mean([one.inside for one in scored]))))

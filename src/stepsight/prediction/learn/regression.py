@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Protocol
@@ -131,11 +131,13 @@ def place(response: Response, step_us: float, machine: Sequence[float]) -> Float
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """ln(factor) by part, in the order of `PARTS`, what it comes from, and the outliers by number."""
+    """ln(factor) by part, in the order of `PARTS`, what it comes from, and the outliers by number.
+    ``log_likelihood``: how probable the runs are, all amounts and hypotheses together."""
 
     mean: FloatArray
     evidence: Evidence
     left_out: tuple[int, ...] = ()
+    log_likelihood: float = 0.0
 
     @property
     def factors(self) -> dict[str, float]:
@@ -162,7 +164,7 @@ def learn(rows: Sequence[Observed]) -> Posterior:
         if abs(rows[worst].log_ratio(without.factors) - shift) < _C.OUTLIER * spread:
             break
         kept, found = others, without
-    return Posterior(found.mean, found.evidence, tuple(sorted(set(range(len(rows))) - set(kept))))
+    return replace(found, left_out=tuple(sorted(set(range(len(rows))) - set(kept))))
 
 
 def part_covariance() -> FloatArray:
@@ -197,6 +199,7 @@ def _fitted(rows: Sequence[Observed]) -> Posterior:
     fit = -0.5 * ((explained * y).sum(axis=1) + np.linalg.slogdet(k)[1][:, None])
     fit += chance + likely
     weight = np.exp(fit - fit.max())
+    log_likelihood = float(fit.max() + np.log(weight.sum()))
     weight /= weight.sum()
     by_amount = weight.sum(axis=1)
     logs = off + np.einsum("gih,gip->ghp", explained, gain)
@@ -209,4 +212,4 @@ def _fitted(rows: Sequence[Observed]) -> Posterior:
         tuple(map(tuple, covariance.tolist())), math.sqrt(by_amount @ unexplained.ravel() ** 2), many,
         shared=math.sqrt(by_amount @ shared.ravel() ** 2), jobs=jobs,
     )  # fmt: skip
-    return Posterior(mean, evidence)
+    return Posterior(mean, evidence, log_likelihood=log_likelihood)

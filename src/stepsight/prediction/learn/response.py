@@ -11,8 +11,14 @@ import numpy as np
 
 from stepsight.capturing.step import CapturedStep, is_step_file, load_step
 from stepsight.estimate import FloatArray
-from stepsight.platform.conditions import NOTHING_LEARNED, collective_factor, network_weights, part_of
-from stepsight.platform.evidence import HOST, PARTS, WHOLE_STEP
+from stepsight.platform.conditions import (
+    NOTHING_LEARNED,
+    Learned,
+    collective_factor,
+    network_weights,
+    part_of,
+)
+from stepsight.platform.evidence import HOST, PARTS, WHOLE_STEP, Evidence
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction
 from stepsight.prediction.language import LanguageStep
@@ -27,7 +33,7 @@ from stepsight.simulate.engine import Priced
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, step_times
-from stepsight.workload.files import Workload, load_workload, resolve
+from stepsight.workload.files import Workload, load_workload, resolve, with_recipe
 from stepsight.workload.llm.config import chosen_recipe
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -131,12 +137,20 @@ class JobFile:
     def load(self) -> Workload | CapturedStep:
         return load_any(self.path, self.assignments)
 
+    def on(self, platform: Platform) -> JobFile:
+        """The job in the training stack that the platform's runs look like, if it names none."""
+        job = self.load()
+        if not isinstance(job, LanguageWorkload) or with_recipe(job, platform.recipe) is job:
+            return self
+        return replace(self, assignments=(*self.assignments, f"training.recipe={platform.recipe}"))
+
     def changed(self, *assignments: str) -> JobFile:
         """The same job with more assignments. Where a setting would select another recipe by default, the
         job's own is stated: one change leaves the rest of the stack as it is."""
         more = JobFile(self.path, (*self.assignments, *assignments))
         own = self._recipe()
-        if own and more._recipe() != own:
+        stated = any(one.startswith("training.recipe=") for one in assignments)
+        if own and not stated and more._recipe() != own:
             return JobFile(self.path, (*self.assignments, f"training.recipe={own}", *assignments))
         return more
 
@@ -156,6 +170,7 @@ def load_any(path: str | Path, assignments: Assignments = ()) -> Workload | Capt
 
 def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
     """Price a job for questions; what was learned of the platform is left out."""
+    workload = with_recipe(workload, platform.recipe)
     on = replace(platform, learned=NOTHING_LEARNED, evidence=None)
     if isinstance(workload, LanguageWorkload) and workload.eager is None:
         training = resolve(workload, on.spec.ranks, on.spec.gpu, on.spec.gpus_per_node)
@@ -195,13 +210,37 @@ def interval_spread(low_us: float, high_us: float) -> float:
 
 def for_job(given: Workload | CapturedStep, on: Platform) -> tuple[Platform, float]:
     """A learned platform as one job finds it, and the spread of the job's step there. What runs of jobs that
-    resemble it took beyond the factors of the parts scales all of these."""
-    assert on.evidence is not None
+    resemble it took beyond the factors of the parts scales all of these, and so do other recipes."""
+    evidence = on.evidence
+    assert evidence is not None
+    pairs = ((on.learned, evidence), *evidence.others)
+    answers = [_answer(given, replace(on, evidence=its), factors, its) for factors, its in pairs]
+    mean, spread = averaged(
+        [(its.probability, m, s) for (_, its), (_, m, s) in zip(pairs, answers, strict=True)]
+    )
+    beyond = math.exp(mean - answers[0][0])
+    scaled = {part: beyond * float(getattr(on.learned, part)) for part in WHOLE_STEP}
+    return replace(
+        on, learned=replace(on.learned, **scaled), evidence=replace(evidence, beyond=beyond)
+    ), spread
+
+
+def _answer(
+    given: Workload | CapturedStep, on: Platform, learned: Learned, evidence: Evidence
+) -> tuple[float, float, float]:
+    """ln(step) with the factors, the same with what resembling jobs add, and its spread."""
     step = ask(given, on)
-    factors = {part: float(getattr(on.learned, part)) for part in PARTS}
+    factors = {part: float(getattr(learned, part)) for part in PARTS}
+    with_factors, usual_us = step.response.steps_us([factors, {}])
     at = place(step.response, step.step_us, step.machine)
-    shift, spread = on.evidence.of_job(elasticities(step.response, factors), step.spread, at)
-    beyond = math.exp(shift)
-    scaled = {part: beyond * factors[part] for part in WHOLE_STEP}
-    evidence = replace(on.evidence, beyond=beyond)
-    return replace(on, learned=replace(on.learned, **scaled), evidence=evidence), spread
+    shift, spread = evidence.of_job(elasticities(step.response, factors), step.spread, at)
+    log = math.log(step.step_us * with_factors / usual_us)
+    return log, log + shift, spread
+
+
+def averaged(answers: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """Mean and spread of a mixture of normal distributions, from probability, mean and spread of each."""
+    weights, means, spreads = (np.array(column) for column in zip(*answers, strict=True))
+    weights /= weights.sum()
+    mean = float(weights @ means)
+    return mean, math.sqrt(max(float(weights @ (spreads**2 + means**2)) - mean**2, 0.0))

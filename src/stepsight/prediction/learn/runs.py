@@ -8,10 +8,11 @@ field as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from stepsight.capturing.step import CapturedStep
 from stepsight.errors import InputError, StepsightError
 from stepsight.inputs import csv_records, number, read_text
 from stepsight.platform.load import Platform, load_platform
@@ -19,6 +20,8 @@ from stepsight.prediction.learn.regression import Observed
 from stepsight.prediction.learn.response import AskedStep, ask, load_any
 from stepsight.prediction.throughput import Throughput
 from stepsight.records import closest, nearest
+from stepsight.workload.files import Workload, with_recipe
+from stepsight.workload.llm.workload import LanguageWorkload
 
 WORKLOAD, NAME, MEMORY = ("workload", "model"), ("name", "run"), "memory_gb"
 TIMES = {"step_us": 1.0, "step_ms": 1e3, "step_s": 1e6}
@@ -33,17 +36,66 @@ EXAMPLE = "workload,parallel.tensor,step_ms\nllama3-8b,2,812"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One row: the job as asked on the platform, what learning needs of it, and measured memory."""
+    """One row: the job as asked on the platform, what learning needs of it, and measured memory. ``stacks``:
+    the same job in other training stacks, where the row leaves that open."""
 
     asked: AskedStep
     observed: Observed
     measured_bytes: float | None = None
+    stacks: Stacks | None = None
 
     @classmethod
-    def of(cls, name: str, asked: AskedStep, measured_us: float, measured_bytes: float | None = None) -> Run:
+    def of(
+        cls, name: str, asked: AskedStep, measured_us: float, measured_bytes: float | None = None,
+        stacks: Stacks | None = None,
+    ) -> Run:  # fmt: skip
         """Ask the job everything that learning needs."""
         observed = Observed.of(asked.response, measured_us, asked.spread, asked.machine, name)
-        return cls(asked, observed, measured_bytes)
+        return cls(asked, observed, measured_bytes, stacks)
+
+    def asked_in(self, recipe: str) -> AskedStep | None:
+        """The job in another stack; as it is where the row names its own, None where the stack has no such
+        job."""
+        return self.stacks.asked(recipe) if self.stacks and recipe else self.asked
+
+    def of_recipe(self, recipe: str) -> Run:
+        """The run in a stack that has such a job."""
+        if not self.stacks or not recipe:
+            return self
+        return self.stacks.run(recipe, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """A job whose row names no training stack, asked in others when first needed."""
+
+    workload: Workload | CapturedStep
+    on: Platform
+    _asked: dict[str, AskedStep | None] = field(default_factory=dict)
+    _runs: dict[str, Run] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, workload: Workload | CapturedStep, on: Platform) -> Stacks | None:
+        """None where the job names its own."""
+        named = not isinstance(workload, LanguageWorkload) or workload.unnamed is None
+        return None if named else cls(workload, on)
+
+    def asked(self, recipe: str) -> AskedStep | None:
+        if recipe not in self._asked:
+            changed = with_recipe(self.workload, recipe)
+            try:
+                unlearned = replace(self.on, evidence=None)
+                self._asked[recipe] = None if changed is self.workload else ask(changed, unlearned)
+            except StepsightError:
+                self._asked[recipe] = None
+        return self._asked[recipe]
+
+    def run(self, recipe: str, usual: Run) -> Run:
+        if recipe not in self._runs:
+            asked = self.asked(recipe) or usual.asked
+            one = usual.observed
+            self._runs[recipe] = Run.of(one.name, asked, one.measured_us, usual.measured_bytes)
+        return self._runs[recipe]
 
 
 def read_runs(path: str | Path, platform: str | Path, overrides: tuple[str, ...] = ()) -> list[Run]:
@@ -84,12 +136,13 @@ def _run(cells: Mapping[str, str], base: Path, where: str, on: Callable[[tuple[s
     own = {c: v for c, v in fields.items() if not c.startswith(PLATFORM)}
     try:
         file = base / named
-        step = ask(load_any(file if file.exists() else named, own), on(changes))
+        job, platform = load_any(file if file.exists() else named, own), on(changes)
+        step = ask(job, platform)
     except StepsightError as error:
         raise InputError(where, str(error), "correct the row, or leave it out") from None
     label = next((cells[c] for c in NAME if cells.get(c)), "") or _label(named, fields)
     memory = 1e9 * _positive(cells, MEMORY, where) if cells.get(MEMORY) else None
-    return Run.of(label, step, _measured_us(cells, step, where), memory)
+    return Run.of(label, step, _measured_us(cells, step, where), memory, Stacks.of(job, platform))
 
 
 def _label(named: str, fields: Mapping[str, str]) -> str:

@@ -12,7 +12,13 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Job
 from stepsight.program.setup import Setup
 from stepsight.workload.llm.build import build
-from stepsight.workload.llm.config import PLAIN_FIELDS, LanguageConfig, read_language, with_attention_of
+from stepsight.workload.llm.config import (
+    PLAIN_FIELDS,
+    LanguageConfig,
+    read_language,
+    usual_framework,
+    with_attention_of,
+)
 from stepsight.workload.llm.eager import build as eager_build
 from stepsight.workload.llm.layer import recomputed_flops
 from stepsight.workload.llm.layout import Layout
@@ -26,13 +32,15 @@ NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 SCHEDULES = {"afab": "all-forward-all-backward", "zero_bubble": "zero-bubble"}
 """Pipeline schedules in words, where their names are none."""
 ADAPTER_NAMES = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
+GENERAL = ("megatron", "torchtitan")
+"""Frameworks that are assumed where a description speaks for none."""
 SAFE = 0.92
 """Of the usable memory, what a micro-batch that nobody stated may fill: memory is known to ±8 %."""
 
 
 def read_transformer(document: Mapping[str, Any], where: str) -> LanguageWorkload:
     """A transformer from the content of its file."""
-    found = LanguageWorkload(read_language(document, where))
+    found = LanguageWorkload(read_language(document, where), unnamed=_without_stack(document))
     c, training = found.config, document.get("training", {})
 
     def refuse(field: str, problem: str, fix: str) -> None:
@@ -56,14 +64,23 @@ def read_transformer(document: Mapping[str, Any], where: str) -> LanguageWorkloa
     return found
 
 
+def _without_stack(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The description, if neither its words nor its fields speak for one training stack."""
+    named = {"recipe", "framework"} & document.get("training", {}).keys()
+    return None if named or usual_framework(document) not in GENERAL else document
+
+
 @dataclass(frozen=True)
 class LanguageWorkload(Described[LanguageConfig]):
     """A language model and how it is trained.
 
-    ``open_layout`` is the content of a file that leaves to the platform how experts are spread.
+    ``open_layout`` is the content of a file that leaves to the platform how experts are spread; ``unnamed``
+    that of one which leaves the training stack open: another recipe than the usual one may be put in
+    (`stepsight.workload.files.with_recipe`).
     """
 
     open_layout: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    unnamed: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def setup(self) -> Setup:
         """Batch, sequence, precision and the axes of parallelism."""
