@@ -72,8 +72,9 @@ def _topic(result: TopicResult, notes: Path | None) -> str:
 
 def _table(result: TopicResult) -> list[str]:
     """Our lines with other predictors' next to; of a topic with many lines those of one kind together."""
-    names = {score.name for score in result.scores}
+    names = {score.name: score for score in result.scores}
     own = [score for score in result.scores if not (score.predictor and score.same_rows_as in names)]
+    own = [score for score in own if not _repeats(score, names)]
     kinds: dict[str, list[Score]] = {}
     for score in own:
         kinds.setdefault(score.kind or score.name, []).append(score)
@@ -84,6 +85,16 @@ def _table(result: TopicResult) -> list[str]:
         several = {kind: members for kind, members in kinds.items() if len(members) > 1}
         lines += ["", *_kinds(several)] if lines and several else _kinds(several) if several else []
     return lines
+
+
+def _repeats(score: Score, names: Mapping[str, Score]) -> bool:
+    """Whether a line without a bar says no more than another: of part of the rows of a line ("FILE: MODEL"),
+    or what a user asks where that is the same. The command prints them all."""
+    whole = names.get(score.name.partition(": ")[0])
+    part = whole is not None and whole is not score and whole.rows_used == score.rows_used
+    full = names.get(score.name.partition(", as a user asks")[0])
+    same = full is not None and full is not score and (full.gmae, full.mape) == (score.gmae, score.mape)
+    return not score.target and (part or same)
 
 
 def _lines(scores: Sequence[Score], others: Mapping[str, Sequence[Score]]) -> list[str]:
