@@ -44,7 +44,8 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     for name, p in (("A", comparison.before), ("B", comparison.after)):
         line = Text(f"{name}  {_name(p)}: {time(p.step_time_us)} per step (90 % interval {_interval(p)})")
         line.append("" if p.fits is not False else "  DOES NOT FIT", style="bold red")
-        console.print(line.append(f"\n   assumed {assumed(p)}"))
+        same = p is comparison.after and assumed(p) == assumed(comparison.before)
+        console.print(line if same else line.append(f"\n   assumed {assumed(p)}"))
     show_lines((f"differs: {name}: {a} → {b}" for name, a, b in differences(comparison)), console)
     console.print(Text(comparison_sentence(comparison), style="bold"))
     show_listing(_changes(comparison), console)
@@ -135,7 +136,9 @@ def comparison_sentence(c: Comparison) -> str:
 def differences(c: Comparison) -> list[tuple[str, str, str]]:
     """What differs between A and B before any time: name, A's value, B's value."""
     one, other = _settings(c.before), _settings(c.after)
-    rows = [(name, one.get(name, "–"), other.get(name, "–")) for name in dict.fromkeys((*one, *other))]
+    axes = {name for p in (c.before, c.after) if p.setup for name, _ in p.setup.parallel}
+    absent = {name: "1" if name in axes else "–" for name in dict.fromkeys((*one, *other))}
+    rows = [(name, one.get(name, no), other.get(name, no)) for name, no in absent.items()]
     return [row for row in (*rows, *_details(c), *_changed_platform(c)) if row[1] != row[2]]
 
 
@@ -154,7 +157,10 @@ def _changed_platform(c: Comparison) -> list[tuple[str, str, str]]:
 
 def _details(c: Comparison) -> list[tuple[str, str, str]]:
     """Further choices that only one of the two has."""
-    a, b = (p.setup.details if p.setup else () for p in (c.before, c.after))
+    a, b = (
+        [x for x in p.setup.details if not x.startswith(("FSDP", "ZeRO")) and "recomputation" not in x]
+        if p.setup else [] for p in (c.before, c.after)
+    )  # fmt: skip
     only_a, only_b = (", ".join(x for x in one if x not in two) for one, two in ((a, b), (b, a)))
     return [("settings", only_a or "–", only_b or "–")]
 
