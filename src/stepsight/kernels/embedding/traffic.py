@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, log2
 
 import numpy as np
 
@@ -101,19 +103,19 @@ class CacheView:
 
     def share(self, batch: int, tables: int) -> float:
         """Bytes of cache for one table's rows when ``tables`` tables run in one kernel."""
-        together = np.clip(self.resident_bags / max(batch, 1), 1.0, max(tables, 1))
-        return float(self.cache_bytes / together)
+        together = min(max(self.resident_bags / max(batch, 1), 1.0), max(tables, 1))
+        return self.cache_bytes / together
 
     def near_hits(self, table: TableLookup, stats: IndexStats, row: float) -> float:
         """Share of a forward's lookups that an SM's own cache serves."""
         if not self.near_bytes:
             return 0.0
-        blocks = np.ceil(table.batch * _lanes(table) / BLOCK_THREADS)
+        blocks = ceil(table.batch * _lanes(table) / BLOCK_THREADS)
         return stats.share_hit_rate(self.near_bytes / row, stats.lookups / min(self.processors, blocks))
 
     def sectors(self, bytes_: float) -> float:
         """Whole sectors, in bytes."""
-        return float(np.ceil(bytes_ / self.sector_bytes) * self.sector_bytes)
+        return float(ceil(bytes_ / self.sector_bytes) * self.sector_bytes)
 
 
 def forward_columns(
@@ -214,7 +216,7 @@ def bus_bytes(moved: float) -> float:
 
 def request_bytes(moved: float) -> float:
     """Bytes on the wire of the requests for one access."""
-    return float(np.ceil(moved / PACKET_BYTES) * HEADER_BYTES)
+    return float(ceil(moved / PACKET_BYTES) * HEADER_BYTES)
 
 
 def missing_rows(table: TableLookup) -> float:
@@ -251,22 +253,27 @@ def _count(out: FloatArray, table: TableLookup, missed: float) -> None:
 def _runs(out: FloatArray, table: TableLookup, stats: IndexStats, missed: float) -> None:
     """A sorted backward works run by run: all lookups of one row, a short one by a warp, a long one by the
     warps of a block of its own."""
-    warps = _warps(table)
-    runs = stats.reuse * stats.unique_rows
-    lengths = np.append(_RUN_LENGTHS[:-1], max(_RUN_LENGTHS[-1], stats.hottest))
-    lookups = runs * lengths
-    lookups *= table.lookups / max(float(lookups.sum()), 1e-9)
-    blocks = float(runs[_LONG:] @ np.maximum(lengths[_LONG:] / BLOCK_RUN, 1.0))
-    by_blocks = float(lookups[_LONG:].sum())
-    out[WARP_BAGS] = float(runs[:_LONG].sum()) * warps
+    warps, (short, long, blocks, share) = _warps(table), _runs_of(stats)
+    by_blocks = table.lookups * share
+    out[WARP_BAGS] = short * warps
     out[WARP_LOOKUPS] = (table.lookups - by_blocks) * warps
     out[WARP_MISSES] = out[WARP_LOOKUPS] * missed
-    out[LONG_RUNS] = float(runs[_LONG:].sum())
+    out[LONG_RUNS] = long
     out[BLOCK_RUNS] = blocks * warps
     out[BLOCK_LOOKUPS] = by_blocks / BLOCK_WARPS * warps
     out[BLOCK_MISSES] = out[BLOCK_LOOKUPS] * missed
     out[ROWS] = table.rows
     out[SORTED] = table.lookups * (2 if table.weighted else 1)
+
+
+@lru_cache(maxsize=4096)
+def _runs_of(stats: IndexStats) -> tuple[float, float, float, float]:
+    """Short runs, long ones, the blocks that these take, and their share of the lookups."""
+    runs = stats.reuse * stats.unique_rows
+    lengths = np.append(_RUN_LENGTHS[:-1], max(_RUN_LENGTHS[-1], stats.hottest))
+    blocks = float(runs[_LONG:] @ np.maximum(lengths[_LONG:] / BLOCK_RUN, 1.0))
+    share = float(runs[_LONG:] @ lengths[_LONG:]) / max(float(runs @ lengths), 1e-9)
+    return float(runs[:_LONG].sum()), float(runs[_LONG:].sum()), blocks, share
 
 
 def rows_by_blocks(stats: IndexStats) -> float:
@@ -288,4 +295,4 @@ def _hold(out: FloatArray, table: TableLookup) -> None:
 
 
 def _lanes(table: TableLookup) -> float:
-    return float(min(max(2.0 ** np.ceil(np.log2(table.dim / LANE_VALUES)), FEWEST_LANES), WARP_LANES))
+    return min(max(2.0 ** ceil(log2(table.dim / LANE_VALUES)), FEWEST_LANES), WARP_LANES)

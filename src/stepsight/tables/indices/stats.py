@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -52,10 +53,11 @@ class IndexStats:
         way."""
         window, hits = self.window[:-1], self.replay_hits[:-1]
         longest = min(float(np.interp(capacity_rows, self.capacity_rows[:-1], window)), lookups)
-        at = np.append(window[window < longest], longest)
-        found = np.interp(at, window, hits)
-        filling = float(np.sum(np.diff(at) * (found[1:] + found[:-1])) / 2)
-        return (filling + (lookups - longest) * float(found[-1])) / lookups
+        end = float(np.interp(longest, window, hits))
+        before = max(int(np.searchsorted(window, longest)) - 1, 0)
+        filling = float(_hits_while_filling(self)[before])
+        filling += (longest - float(window[before])) * (float(hits[before]) + end) / 2
+        return (filling + (lookups - longest) * end) / lookups
 
     def missing_rows(self, capacity_rows: float, lookups: float) -> float:
         """Distinct rows of ``lookups`` further lookups that an LRU cache of this many rows does not hold.
@@ -76,6 +78,13 @@ class IndexStats:
     def mean_reuse(self) -> float:
         """Lookups per distinct row."""
         return self.lookups / max(self.unique_rows, 1e-12)
+
+
+@lru_cache(maxsize=4096)
+def _hits_while_filling(stats: IndexStats) -> FloatArray:
+    """Lookups that a cache has served by the end of each window."""
+    window, hits = stats.window[:-1], stats.replay_hits[:-1]
+    return np.concatenate([[0.0], np.cumsum(np.diff(window) * (hits[1:] + hits[:-1]) / 2)])
 
 
 def stats_of_popularity(rows: int, lookups: float, counts: FloatArray, shares: FloatArray) -> IndexStats:
