@@ -23,7 +23,6 @@ C = area("sharding")
 EXCHANGE_WEIGHTS = C.numbers("EXCHANGE_WEIGHTS")
 GRAINS = C.numbers("GRAINS")
 REPLICATE = C.numbers("REPLICATE")
-STEEPNESS = C.whole("STEEPNESS")
 NODES = C.whole("NODES")
 
 WAITS = 4
@@ -151,8 +150,13 @@ def _greedy(
 
 def _burden(load: FloatArray, added: FloatArray, share: FloatArray) -> FloatArray:
     """By how much a piece raises the fourth powers of a rank's loads, each against its even share."""
-    raised = ((load + added) / share) ** STEEPNESS - (load / share) ** STEEPNESS
+    raised = _fourth((load + added) / share) - _fourth(load / share)
     return np.asarray((raised * share).sum(axis=-1))
+
+
+def _fourth(values: FloatArray) -> FloatArray:
+    squares = values * values
+    return squares * squares
 
 
 def _in_node(costs: PartCosts, rules: Rules, table: int) -> list[TableSharding]:

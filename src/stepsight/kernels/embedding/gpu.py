@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, log2
 from pathlib import Path
@@ -128,10 +128,15 @@ embedding bag: 20 µs a call, 4 ns a bag, 4 ns a lookup besides its traffic, 30 
 
 @dataclass(frozen=True, slots=True)
 class GpuTimes:
-    """Joins summed columns into times for one GPU."""
+    """Joins summed columns into times for one GPU. ``memory_gbps``: the data sheet's, less what plain streams
+    fall short of the V100's share of theirs."""
 
     spec: GpuSpec
     coefficients: GpuCoefficients
+    memory_gbps: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory_gbps", _memory_gbps(self.spec))
 
     @property
     def cache(self) -> CacheView:
@@ -170,7 +175,7 @@ class GpuTimes:
         passes = 2 * SORT_PASSES_OF_A_CACHE
         kernels = CACHE_KERNELS * c.small_us + passes * c.pass_us
         moved = lookups * (2 * ARRANGED_BYTES + passes * 2 * (KEY_BYTES + INFO_BYTES))
-        stream = moved / (self._memory_gbps * 1e3 * c.sort_efficiency)
+        stream = moved / (self.memory_gbps * 1e3 * c.sort_efficiency)
         tags = 2 * lookups * TAG_BYTES / (self.spec.l2_gbps * 1e3 * c.l2_efficiency)
         fetched = sums[..., traffic.FILLED] / (self.spec.pcie_gbps * 1e3 * c.bus_efficiency)
         paged = sums[..., traffic.PAGES] * (1e6 / SSD_READS_PER_S + 1e6 / SSD_WRITES_PER_S)
@@ -187,7 +192,7 @@ class GpuTimes:
             return self.arrange_us(sums) + self.update_us(sums)
         c = self.coefficients
         memory = self._memory_us(sums, c.write_efficiency)
-        memory = memory + sums[..., traffic.SCATTERED] * c.scattered_bytes / (self._memory_gbps * 1e3)
+        memory = memory + sums[..., traffic.SCATTERED] * c.scattered_bytes / (self.memory_gbps * 1e3)
         contended = sums[..., traffic.HOTTEST] * c.contended_cycles / self.spec.clock_mhz
         latency = self._legacy_latency_us(sums)
         start = c.start_us + contended
@@ -210,7 +215,7 @@ class GpuTimes:
         turns = traffic.WARP_LANES * np.ceil(_longest(sums, traffic.CHAIN) / traffic.WARP_LANES - ROUNDING)
         number = c.start_us + turns * c.number_cycles / self.spec.clock_mhz
         moved = lookups * ARRANGED_BYTES + keys * (KEY_BYTES + passes * 2 * (KEY_BYTES + INFO_BYTES))
-        stream = moved / (self._memory_gbps * 1e3 * c.sort_efficiency)
+        stream = moved / (self.memory_gbps * 1e3 * c.sort_efficiency)
         return np.where(lookups > 0, ARRANGING_KERNELS * c.small_us + number + sort + stream, 0.0)
 
     def update_us(self, sums: FloatArray) -> FloatArray:
@@ -223,7 +228,7 @@ class GpuTimes:
         start = c.update_us * (1 + any_long) + c.small_us * (1 - any_long)
         # Gradients are read alone; rows and their state are written back.
         written = sums[..., traffic.UPDATED] * (1 / c.write_efficiency - 1 / c.read_efficiency)
-        memory = self._memory_us(sums, c.read_efficiency) + written / (self._memory_gbps * 1e3)
+        memory = self._memory_us(sums, c.read_efficiency) + written / (self.memory_gbps * 1e3)
         parts = memory, self._cache_us(sums), work, self._bus_us(sums)
         return self._joined(sums, traffic.LOOKUPS, start, *parts)
 
@@ -237,17 +242,7 @@ class GpuTimes:
         return np.asarray(cycles / self.spec.sms / self.spec.clock_mhz)
 
     def _memory_us(self, sums: FloatArray, efficiency: float) -> FloatArray:
-        return np.asarray(sums[..., traffic.DRAM] / (self._memory_gbps * 1e3 * efficiency))
-
-    @property
-    def _memory_gbps(self) -> float:
-        """The data sheet's, less what plain streams fall short of the V100's share of theirs."""
-        if self.spec.architecture == "cpu":
-            return self.spec.memory_gbps
-        streams = cached_streams(SHIPPED.with_name("streams.json"))
-        own, _ = measured_stream(streams, self.spec)
-        fitted_on = next((s.usual_share for s in streams if s.machine.architecture == "volta"), C.USUAL_SHARE)
-        return self.spec.memory_gbps * (own.usual_share if own else C.USUAL_SHARE) / fitted_on
+        return np.asarray(sums[..., traffic.DRAM] / (self.memory_gbps * 1e3 * efficiency))
 
     def _cache_us(self, sums: FloatArray) -> FloatArray:
         bandwidth = self.spec.l2_gbps * 1e3 * self.coefficients.l2_efficiency
@@ -283,6 +278,15 @@ class GpuTimes:
         """The start and the longest of the parts, smoothly (a 3-norm); nothing where ``needed`` is zero."""
         joined = np.cbrt(sum(part * part * part for part in parts))
         return np.where(sums[..., needed] > 0, start_us + joined, 0.0)
+
+
+def _memory_gbps(spec: GpuSpec) -> float:
+    if spec.architecture == "cpu":
+        return spec.memory_gbps
+    streams = cached_streams(SHIPPED.with_name("streams.json"))
+    own, _ = measured_stream(streams, spec)
+    fitted_on = next((s.usual_share for s in streams if s.machine.architecture == "volta"), C.USUAL_SHARE)
+    return spec.memory_gbps * (own.usual_share if own else C.USUAL_SHARE) / fitted_on
 
 
 def _longest(sums: FloatArray, column: int) -> FloatArray:

@@ -57,6 +57,10 @@ class EmbeddingModel:
 
     spec: GpuSpec
     coefficients: GpuCoefficients = field(default_factory=shipped_coefficients)
+    _times: GpuTimes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_times", GpuTimes(self.spec, self.coefficients))
 
     @classmethod
     def for_gpu(cls, spec: GpuSpec) -> EmbeddingModel:
@@ -144,10 +148,6 @@ class EmbeddingModel:
     def backward_us(self, sums: FloatArray) -> FloatArray:
         """Time of a fused backward and update whose columns add up to ``sums``."""
         return self._times.backward_us(np.asarray(sums, dtype=np.float64))
-
-    @property
-    def _times(self) -> GpuTimes:
-        return GpuTimes(self.spec, self.coefficients)
 
     def launches(self, kernel: Kernel) -> FloatArray:
         """Summed columns of every kernel that is launched: one if fused, else one per table."""
