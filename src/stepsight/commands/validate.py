@@ -26,7 +26,7 @@ class Topics(click.Group):
         return list(TOPICS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return {"quick": _quick, "live": _live}.get(cmd_name)
+        return {"quick": _quick, "live": _live, "RUNS.csv": _runs}.get(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,8 +79,8 @@ def _runs(runs: Path, platform: str, overrides: tuple[str, ...], html: Path | No
 @click.option("--seed", default=0, show_default=True, help="Other workloads.")
 @click.option("--steps", default=8, show_default=True, help="Timed steps of each block.")
 @click.option("--blocks", default=3, show_default=True, help="Interleaved blocks of each pass.")
-@options.path("--out", "Folder that keeps the rows; goes on where it ended.")
-@click.option("--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to go on.")
+@options.path("--out", "Folder that keeps the rows; resumes where it ended.")
+@click.option("--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to continue.")
 @options.path("--results", "Folder of `python -m lab score all`: add this draw there.")
 @options.network
 @options.json_flag
@@ -110,7 +110,7 @@ def _live(
         left = pending(journal, live.MEASURED, documents, live.PASSES)
         for i, (number, members) in enumerate(left):
             if time.monotonic() > deadline:
-                click.echo(f"{len(left) - i} of {len(left)} groups are left; run again to go on", err=True)
+                click.echo(f"{len(left) - i} of {len(left)} groups are left; run again to continue", err=True)
                 break
             click.echo(f"measuring group {i + 1} of {len(left)}, pass {number + 1}", err=True)
             ranks = Ranks(on.spec.ranks, device, address=address, interface=interface, prefixes=prefixes)
@@ -118,7 +118,7 @@ def _live(
                 measure_group(group, journal, live.MEASURED, number, members, steps=steps, blocks=blocks)
         rows = live.rows_of(journal)
     if not rows:
-        raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
+        raise InputError("validate live", "nothing was measured in every pass yet", "run again to continue")
     if results:
         add_draw(results, on.name, seed, live.scores(rows), time.monotonic() - began)
     live.report(rows, on.name, as_json=as_json)
