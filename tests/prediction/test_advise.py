@@ -44,12 +44,11 @@ def resolve_micro_batch(*sets: str) -> int:
     return found.config.micro_batch
 
 
-def test_a_change_that_changes_the_batch_says_so() -> None:
-    """Two stages halve the replicas: without a batch, the default for a pipeline is another one."""
+def test_changes_of_the_layout_keep_a_batch_that_nobody_stated() -> None:
+    """Two tensor ranks halve the replicas, and by default the batch: the line states the job's own."""
     found = advise("llama3-8b", "8xH100-SXM", assignments=["zero=1"])
-    pipeline = next(one for one in found.changes if one.name.startswith("pipeline of 2"))
-    assert "--set global_batch=" in pipeline.set_line
-    assert "batch of" in pipeline.name
+    tensor = next(one for one in found.changes if one.name.startswith("tensor parallel 2"))
+    assert "--set global_batch=8" in tensor.set_line
 
 
 def test_adapters_are_the_last_resort_of_a_job_that_fits_in_no_other_way() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, combinations, islice
 from pathlib import Path
@@ -109,24 +109,32 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
     base = job.load()
     assert not isinstance(base, CapturedStep)
     p = predict(base, on)
-    before = ask(base, on)
-    tried = list(_tried(job, on, before, chain(changes_of(base), _smaller_batch(base, p))))
-    found = [_advice(change, after, before, p, on) for change, after in tried]
-    if p.fits is False:
-        room = [one for one in found if one.fits]
-        if len(room) < FEWEST_REMEDIES:
-            saving = [
-                (c, after) for (c, after), one in zip(tried, found, strict=True)
-                if not one.fits and (one.saved_bytes or 0.0) > 0
-            ]  # fmt: skip
-            paired = _tried(job, on, before, _pairs(saving))
-            room += [one for c, after in paired if (one := _advice(c, after, before, p, on)).fits]
-        if not room and isinstance(base, LanguageWorkload):
-            adapters = _tried(job, on, before, _with_adapters(on.spec.ranks))
-            room = [one for c, after in adapters if (one := _advice(c, after, before, p, on)).fits]
-        notes = () if room else p.what_would_help
-        return Advised(p, tuple(sorted(room, key=lambda one: -one.gain)), len(tried), tuple(notes))
-    return Advised(p, _best(found), len(tried))
+    before, batch = ask(base, on), _default_batch(base, p)
+
+    def advised(changes: Iterable[Change]) -> list[tuple[Change, AskedStep, Advice]]:
+        tried = _tried(job, on, before, changes, batch)
+        return [(change, after, _advice(change, after, before, p, on)) for change, after in tried]
+
+    found = advised(chain(changes_of(base), _smaller_batch(base, p)))
+    if p.fits is not False:
+        return Advised(p, _best([one for *_, one in found]), len(found))
+    room = [one for *_, one in found if one.fits]
+    if len(room) < FEWEST_REMEDIES:
+        saving = [(c, after) for c, after, one in found if not one.fits and (one.saved_bytes or 0.0) > 0]
+        room += [one for *_, one in advised(_pairs(saving)) if one.fits]
+    if not room and isinstance(base, LanguageWorkload):
+        room = [one for *_, one in advised(_with_adapters(on.spec.ranks)) if one.fits]
+    notes = () if room else p.what_would_help
+    return Advised(p, tuple(sorted(room, key=lambda one: -one.gain)), len(found), tuple(notes))
+
+
+def _default_batch(base: Workload, p: Prediction) -> tuple[str, ...]:
+    """The batch of a language model that nobody stated: layouts have their own by default, and changes are
+    compared at one."""
+    is_language = isinstance(base, LanguageWorkload) and base.eager is None
+    if not is_language or p.setup is None or not p.setup.default_batch:
+        return ()
+    return (f"global_batch={round(p.setup.samples or 0)}",)
 
 
 def _smaller_batch(base: Workload, p: Prediction) -> Iterator[Change]:
@@ -155,33 +163,33 @@ def _best(found: Sequence[Advice]) -> tuple[Advice, ...]:
 
 
 def _tried(
-    job: JobFile, on: Platform, before: AskedStep, changes: Iterator[Change]
+    job: JobFile, on: Platform, before: AskedStep, changes: Iterable[Change], batch: Sequence[str]
 ) -> Iterator[tuple[Change, AskedStep]]:
-    """Changes that the job can have and that make a difference, with the step after each."""
+    """Changes that the job can have and that make a difference, with the step after each; a change of the
+    layout or the recipe states the ``batch``."""
     for change in changes:
+        lines = change.assignments
+        if any(line.startswith(("parallel.", "training.recipe=")) for line in lines):
+            lines = (*lines, *batch)
         try:
-            changed = job.changed(*change.assignments)
+            changed = job.changed(*lines)
             after = ask(changed.load(), on)
         except StepsightError:
             continue
         same_time = math.isclose(after.step_us, before.step_us, rel_tol=SAME)
         if not same_time or after.memory_bytes != before.memory_bytes:
             change = replace(change, assignments=changed.assignments[len(job.assignments) :])
-            yield _with_batch(change, after, before), after
+            yield _with_micro_batch(change, after, before), after
 
 
-def _with_batch(change: Change, after: AskedStep, before: AskedStep) -> Change:
-    """Where nobody stated the batch, or the micro-batch is the largest that fits, a change may change these
-    as well: then they are stated."""
-    name, lines = change.name, list(change.assignments)
-    if after.micro_batch is not None and not any("batch" in line for line in lines):
-        batch, usual = (round(_rate(one) * one.step_us / 1e6) for one in (after, before))
-        if batch != usual:
-            name, lines = f"{name}, batch of {batch:,}", [*lines, f"global_batch={batch}"]
+def _with_micro_batch(change: Change, after: AskedStep, before: AskedStep) -> Change:
+    """Where the micro-batch is the largest that fits, a change of the memory may change it as well: then it
+    is stated."""
     line = f"parallel.micro_batch={after.micro_batch}"
-    if after.micro_batch != before.micro_batch and line not in lines:
-        name, lines = f"{name}, micro-batches of {after.micro_batch}", [*lines, line]
-    return replace(change, name=name, assignments=tuple(lines))
+    if after.micro_batch == before.micro_batch or line in change.assignments:
+        return change
+    name = f"{change.name}, micro-batches of {after.micro_batch}"
+    return replace(change, name=name, assignments=(*change.assignments, line))
 
 
 def _with_adapters(ranks: int) -> Iterator[Change]:
