@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
+from stepsight.constants import area
 from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction, explain
@@ -34,25 +35,8 @@ AXES = (
     PIPELINE,
 )  # fmt: skip
 """Axes of parallelism by the names of their groups."""
-METHOD_SPREAD: Mapping[str, float] = {
-    "megatron": 0.035, "megatron-deepspeed": 0.115, "llm-foundry": 0.115, "internevo": 0.115,
-    "scaling": 0.115, "nanotron": 0.115, "torchtitan": 0.115, "deepspeed": 0.115, "eager": 0.115,
-}  # fmt: skip
-"""By framework: the spread that is left when every kernel and collective is as far off as its own says.
-Chosen so that about 90 % of the rows of five sources of Megatron, and of nine of the others, lie inside,
-sources weighing equally; with a source left out 87 to 100 % of its rows do, of two with 5 and 14 rows 60 and
-71 %."""
-OF_KERNELS: Mapping[str, float] = {"megatron": 0.7}
-"""By framework: of what kernels' and collectives' own spreads say, what steps of many shapes show, which err
-apart. Chosen with the spreads above: 88 to 97 % of four of Megatron's sources without experts lie inside."""
-UNKNOWN_METHOD = 0.35
-"""The same of frameworks, hybrid models and vendors that nothing was chosen on, as JAX's 15 rows have it."""
-EXPERTS_SPREAD = 0.19
-"""What mixtures of experts add: routing, and launches of many small kernels."""
-HOST_SPREAD = 0.12
-"""Host work of a framework on another machine of the same era."""
-
-
+C = area("language")
+METHOD_SPREAD, OF_KERNELS = C.by_name("METHOD_SPREAD"), C.by_name("OF_KERNELS")
 BLOCKS, MOST_BLOCKS, MOST_EVENTS = 4, 32, 10_000
 """Of the walk by blocks: micro-batches of a pipeline's steady part that are walked at first, and at most;
 twice as many each time that they do not repeat and the step still changes by more than `SAME_STEP`. A longer
@@ -101,7 +85,7 @@ class LanguageStep:
     def answer(self) -> Quick:
         """The step with its interval."""
         names = self.walk.names()
-        asked = [Question(slow=name) for name in names] + [Question(host=1 + HOST_SPREAD)]
+        asked = [Question(slow=name) for name in names] + [Question(host=1 + C.HOST_SPREAD)]
         step_us, *slow = self.walk.steps_us([AS_PRICED, *asked]).tolist()
         spreads = {n: abs(us / step_us - 1) for n, us in zip((*names, HOST), slow, strict=True)}
         factor = interval_factor(self.c, self.platform.spec.gpu, spreads.values())
@@ -113,7 +97,7 @@ class LanguageStep:
         axes = [name for name in names if name in AXES]
         free = [Question({name: 0.0}) for name in names] + [Question(host=0.0)]
         free.append(Question(dict.fromkeys(axes, 0.0)))
-        slow = [Question(slow=name) for name in names] + [Question(host=1 + HOST_SPREAD)]
+        slow = [Question(slow=name) for name in names] + [Question(host=1 + C.HOST_SPREAD)]
         base, *found = self.walk.steps_us([AS_PRICED, *free, *slow]).tolist()
         shares = [us / base for us in found]
         n = len(names) + 1
@@ -159,9 +143,9 @@ def interval_factor(c: LanguageConfig, gpu: GpuSpec, spreads: Iterable[float]) -
     """How far the 90 % interval reaches each way, from the spreads of kernels, collectives and the host."""
     name = c.framework.name
     known = not c.model.pattern and gpu.vendor == "nvidia"
-    method = METHOD_SPREAD.get(name, UNKNOWN_METHOD) if known else UNKNOWN_METHOD
+    method = METHOD_SPREAD.get(name, C.UNKNOWN_METHOD) if known else C.UNKNOWN_METHOD
     share = OF_KERNELS.get(name, 1.0) if known else 1.0
-    experts = EXPERTS_SPREAD if c.model.experts else 0.0
+    experts = C.EXPERTS_SPREAD if c.model.experts else 0.0
     return math.exp(INTERVAL_SIGMAS * math.hypot(method, experts, *(share * spread for spread in spreads)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from stepsight.constants import area
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.emission import owned
@@ -13,22 +14,7 @@ from stepsight.workload.llm.pipeline import Piece, pieces
 from stepsight.workload.memory import MemoryReport, RankMemory
 from stepsight.workload.operators.optimizers import UPDATES
 
-CONTEXT_BYTES = 0.25e9
-"""Small tensors and workspaces inside the caching allocator; what lies outside it is in
-`stepsight.hardware.spec.USABLE_SHARE`."""
-ALLOCATOR_OVERHEAD = 0.20
-"""What the caching allocator holds beyond live tensors, as a share of activations: regressed on the memory of
-639 runs of ten groups of an H100 sweep with weights, gradients and optimizer state held at what they are."""
-FRAGMENTED = 0.06
-"""Of that, what stays when memory is short: the allocator then returns segments without a live block and
-tries again, so only what lies between live blocks is lost. Chosen; what ran and what did not part about as
-well between 0.05 and 0.1."""
-FRAGMENTED_EXPANDABLE = 0.02
-"""The same with expandable_segments, where blocks can be joined: chosen."""
-QUEUED_LAYERS = 28
-"""Layers that a host can be ahead of the device: the driver queues 1,024 launches before the host has to
-wait, and a layer's forward pass is about 37 real launches. Read off ten groups of an H100 sweep: 1B, 3B,
-8B and 80B without a pipeline hold gathered inputs of 27, 31, 28 and 26 layers."""
+C = area("language")
 
 
 def language_memory(c: LanguageConfig) -> MemoryReport:
@@ -68,15 +54,15 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     activations = sum(in_flight(c, stage, piece) * w.kept_bytes + w.head_bytes for piece, w in works)
     temporary = _temporary(c, works) + some
     weights = stored * _weight_bytes(c, ends / parameters if parameters else 0.0)
-    lost = FRAGMENTED_EXPANDABLE if t.expandable_segments else FRAGMENTED
-    returned = 0.0 if t.expandable_segments else ALLOCATOR_OVERHEAD - FRAGMENTED
+    lost = C.FRAGMENTED_EXPANDABLE if t.expandable_segments else C.FRAGMENTED
+    returned = 0.0 if t.expandable_segments else C.ALLOCATOR_OVERHEAD - C.FRAGMENTED
     return RankMemory(
         parameters=weights + whole,
         gradients=gradients,
         optimizer_state=optimizer,
         activations=activations,
         temporary=temporary,
-        context=CONTEXT_BYTES,
+        context=C.CONTEXT_BYTES,
         cached=lost * (activations + temporary),
         reclaimable=_pending_gather_bytes(c, stage, works) + returned * (activations + temporary),
     )
@@ -118,7 +104,7 @@ def _pending_gather_bytes(c: LanguageConfig, stage: int, works: list[tuple[Piece
     if not _gathers(c) or stage:
         return 0.0
     piece, s = works[0][0], c.layout
-    ahead = float(QUEUED_LAYERS)
+    ahead = C.QUEUED_LAYERS
     if s.micro_batches == 1:
         ahead = min(ahead, piece.layers)
     elif s.pipeline > 1:
