@@ -182,7 +182,7 @@ class Dlrm(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.config, self.tables = config, tables
         self.exchange = Exchange(rank, config.batch_per_rank, sent_widths(config.plan, config.tables))
-        self.tape = Running(self)
+        self.tape = Running(self, tables.anchor.device)
         self.tape.functions = {**FUNCTIONS, "lower_triangle": self.below_diagonal}
         self.dense: Any = DenseParameters.register(self.tape, config)
         vectors = 1 + len(config.tables)

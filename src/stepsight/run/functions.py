@@ -83,22 +83,22 @@ class Running(Tape):
 
     functions = FUNCTIONS
 
-    def __init__(
-        self, module: nn.Module, buffers: Mapping[str, Callable[..., torch.Tensor]] | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, place: str | torch.device, buffers: Buffers | None = None) -> None:
         super().__init__()
+        self.place = place
         self.module, self.made_by = module, buffers or {}
         self.held: dict[str, torch.Tensor] = {}
 
     def parameter(self, name: str, *shape: int) -> Any:
         """Random weights; norms start at one, biases at zero."""
         start = float(name.endswith(".weight"))
-        made = nn.Parameter(torch.randn(shape) * 0.02 if len(shape) > 1 else torch.full(shape, start))
+        values = torch.randn(shape) * 0.02 if len(shape) > 1 else torch.full(shape, start)
+        made = nn.Parameter(values.to(self.place))
         self.module.register_parameter(name.replace(".", "_"), made)
         return made
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: str = "") -> Any:
         """The batch, or a constant made when it is first asked for."""
         if name not in self.held:
-            self.held[name] = self.made_by[name](shape).to(self.held["ids"].device)
+            self.held[name] = self.made_by[name](shape).to(self.place)
         return self.held[name]

@@ -54,7 +54,7 @@ class Trainer:
             self._torchrec = TorchrecSteps(workload.config, batches, generator)
             return
         if isinstance(workload, DlrmWorkload):
-            module, self.batches = _dlrm(workload.config, rank, device, batches, generator)
+            self.module, self.batches = _dlrm(workload.config, rank, device, batches, generator)
             bucket_mb = workload.config.bucket_mb
             self.training: Training = workload.config.training
         else:
@@ -65,9 +65,8 @@ class Trainer:
                     "only plain data parallelism is really trained",
                     "leave out framework and axes",
                 )
-            module, self.batches = _transformer(workload.config, device, batches, generator)
+            self.module, self.batches = _transformer(workload.config, device, batches, generator)
             bucket_mb, self.training = workload.config.layout.bucket_mb, training
-        self.module = module.to(device)
         self.model: torch.nn.Module = self.module
         if workload.ranks > 1:
             cap = None if bucket_mb == 25 else bucket_mb
@@ -164,7 +163,7 @@ def _transformer(
             torch.from_numpy(generator.integers(0, c.model.vocab, shape)).to(device) for _ in range(2)
         )
         made.append((ids, target))
-    return Transformer(c), made
+    return Transformer(c, device), made
 
 
 PART = ".part"

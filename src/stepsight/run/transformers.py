@@ -38,9 +38,9 @@ BUFFERS: Buffers = {
 class Transformer(nn.Module):  # type: ignore[misc]
     """A family's description as a module."""
 
-    def __init__(self, c: LanguageConfig) -> None:
+    def __init__(self, c: LanguageConfig, device: str) -> None:
         super().__init__()
-        self.tape = Running(self, BUFFERS)
+        self.tape = Running(self, device, BUFFERS)
         self.run: Callable[[], Any] = MODELS[c.family](self.tape, c)
 
     def forward(self, ids: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
