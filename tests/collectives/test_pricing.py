@@ -73,3 +73,33 @@ def test_a_pinned_algorithm_gives_way_to_a_free_one():
 def test_candidates_carry_what_an_answer_needs():
     pieces = priced(system("near", "A100", line(12, 24))).pieces
     assert all(isinstance(piece, CurveCandidate) and piece.curve is not None for piece in pieces)
+
+
+OVER_TWO = GroupShape(16, 2, 8)
+
+
+def over_nodes(name: str, kind: str, curve: Curve, nic: str = "infiniband", nodes: int = 2) -> MeasuredSystem:
+    shape = GroupShape(8 * nodes, nodes, 8)
+    return MeasuredSystem(name, ("A100",), "nvswitch", 300, nic, 25, {(kind, shape): curve})
+
+
+def priced_over_nodes(*systems: MeasuredSystem):
+    return price("all_gather", OVER_TWO, platform(nodes=2), systems, load_catalogue().rank_transfer)
+
+
+def test_a_tree_does_not_time_the_small_messages_of_a_ring():
+    tree = over_nodes("tree", "all_reduce", line(4, 34))
+    ring = over_nodes("ring", "all_gather", line(4, 34, 3.0), nodes=8)
+    assert "ring" in priced_over_nodes(tree, ring).estimate(np.array([2.0**12]))[0].note
+
+
+def test_gathers_and_scatters_are_one_ring():
+    scatter = over_nodes("scatter", "reduce_scatter", line(4, 34))
+    gather = over_nodes("gather", "all_gather", line(4, 34, 3.0), nodes=8)
+    assert "scatter" in priced_over_nodes(scatter, gather).estimate(np.array([2.0**12]))[0].note
+
+
+def test_a_network_of_the_same_transport_answers_first():
+    plugin = over_nodes("plugin", "all_gather", line(4, 34), nic="efa")
+    verbs = over_nodes("verbs", "all_gather", line(4, 34), nic="roce", nodes=4)
+    assert "verbs" in priced_over_nodes(plugin, verbs).estimate(np.array([2.0**20]))[0].note

@@ -130,3 +130,9 @@ def test_a_short_name_says_which_board_it_took(name, taken):
     said = load_platform(name).notes[0]
     assert f"is taken as {taken}; others: " in said
     assert load_platform("8xA100-SXM4-80G").notes == ()
+
+
+def test_a_name_may_end_in_the_kind_of_network() -> None:
+    usual, named = (load_platform(f"2x8xH100-SXM-400G{kind}").spec for kind in ("", "-EFA"))
+    assert (usual.nic and usual.nic.kind, named.nic and named.nic.kind) == ("infiniband", "efa")
+    assert named.nic and named.nic.gbps == 50.0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stepsight.collectives.site import SiteBandwidth, SiteCollectives
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
@@ -50,3 +51,57 @@ def test_one_node_has_no_use_for_it(tmp_path: Path) -> None:
     path.write_text(CLUSTER.replace("nodes = 8", "nodes = 1") + "[site.gbps]\nall_gather = { 2 = 10 }\n")
     with pytest.raises(InputError, match="no effect on one node"):
         load_platform(path)
+
+
+COUNTS = (2, 4, 8, 16)
+STEP_US, NIC_US = 40.0, 256e6 / 8 / 50e3
+
+
+def ring_bandwidth(nodes: int) -> float:
+    """Bus bandwidth in GB/s of 256 MB round a ring of eight GPUs per node whose step takes `STEP_US`."""
+    ranks = 8 * nodes
+    share = (ranks - 1) / ranks
+    return 256e6 * share / (STEP_US * (ranks - 1) + share * NIC_US) / 1e3
+
+
+def site(nodes: int, gbps: dict[str, dict[int, float]]) -> SiteCollectives:
+    return SiteCollectives(load_platform(f"{nodes}x8xH100-SXM-400G").collectives, SiteBandwidth(256e6, gbps))
+
+
+RING = {"all_gather": {n: ring_bandwidth(n) for n in COUNTS}}
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_bandwidth_that_falls_with_the_nodes_is_the_time_of_a_ring_step(kind: str) -> None:
+    cluster = site(16, RING)
+    for nodes in COUNTS:
+        ranks = 8 * nodes
+        expected = STEP_US * (ranks - 1) + NIC_US / 8 * (ranks - 1) / ranks
+        assert cluster.estimate(kind, [32e6], range(ranks)).time_us[0] == pytest.approx(expected, rel=0.02)
+
+
+def test_figures_of_more_nodes_than_a_platform_has_say_as_much() -> None:
+    small, large = (site(nodes, RING).estimate("all_gather", [1e6, 32e6], range(16)) for nodes in (2, 16))
+    assert small.time_us == pytest.approx(large.time_us)
+
+
+def test_one_figure_tells_of_the_bytes_alone() -> None:
+    cluster = site(4, {"all_gather": {4: 50.0}})
+    plain = cluster.models.estimate("all_gather", [1e4], range(32)).time_us
+    assert cluster.estimate("all_gather", [1e4], range(32)).time_us == pytest.approx(plain, rel=0.01)
+
+
+def test_the_measured_message_takes_what_was_measured_and_a_small_one_hardly_longer() -> None:
+    cluster = site(8, {"all_reduce": {2: 362.0, 4: 160.0, 8: 100.0}})
+    large, small = cluster.estimate("all_reduce", [256e6, 1e4], range(64)).time_us
+    assert large == pytest.approx(2 * 63 / 64 * 256e6 / 100e3)
+    assert small == pytest.approx(
+        cluster.models.estimate("all_reduce", [1e4], range(64)).time_us[0], rel=0.05
+    )
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "all_reduce", "all_to_all", "send_recv"])
+def test_a_larger_message_takes_longer(kind: str) -> None:
+    sizes = [2.0**k for k in range(6, 34)]
+    times = site(4, RING).estimate(kind, sizes, range(32) if kind != "send_recv" else (0, 8)).time_us
+    assert (times[1:] >= times[:-1] * (1 - 1e-9)).all()

@@ -14,8 +14,10 @@ from functools import cached_property, partial
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.extrapolate import (
     KIND_SUMS,
+    RINGS,
     OverNodes,
     between_ranks,
+    bound_by_wire,
     stretched,
     to_kind,
     to_ranks,
@@ -33,6 +35,8 @@ LINK_FAMILY = {
     "nvswitch": "nvlink", "nvlink_mesh": "nvlink", "nvlink_pairs": "pairs", "xgmi": "xgmi", "pcie": "pcie",
 }  # fmt: skip
 SLOW_NETWORKS = ("ethernet",)
+TRANSPORT = {"infiniband": "verbs", "roce": "verbs", "efa": "libfabric", "slingshot": "libfabric"}
+"""How NCCL reaches a network: its own InfiniBand verbs, or a plugin over libfabric (aws-ofi-nccl)."""
 PCIE_NOTE = "the bandwidth is that of a usual PCIe server; servers differ severalfold: import your nccl-tests"
 
 
@@ -137,10 +141,12 @@ def _over_nodes(
     slow_network = nic.kind in SLOW_NETWORKS
     pair = kind == "send_recv" and shape.ranks == 2 and not slow_network
     slow = (system.nic in SLOW_NETWORKS) != slow_network
+    same_transport = TRANSPORT.get(system.nic, system.nic) == TRANSPORT.get(nic.kind, nic.kind)
     same_gpu = system.is_gpu(platform.gpu.name)
-    nearly = same_gpu and rate <= C.SAME_LINK
+    nearly = same_gpu and rate <= C.SAME_LINK and same_transport
     spread = C.NODE_SPREAD if nearly else C.OTHER_NODE_SPREAD
-    apart = rate + C.GPU_STEP / 2 * (not same_gpu) + C.TCP_STEP * slow
+    apart = rate + C.GPU_STEP / 2 * (not same_gpu)
+    apart += C.TCP_STEP if slow else C.TRANSPORT_STEP * (not same_transport)
     for names in ((kind,), *KIND_SUMS.get(kind, ())):
         shapes = {s for name, s in system.curves if name == names[0] and not s.inside_a_node}
         for measured in sorted(shapes, key=lambda s: (s.ranks, s.nodes)):
@@ -154,7 +160,8 @@ def _over_nodes(
             steps = abs(math.log2(shape.nodes / measured.nodes))
             steps += abs(math.log2(shape.per_node / measured.per_node))
             exact = own and measured == shape and nearly and not slow
-            distance = apart + steps + C.KIND_STEP * (not own)
+            kind_step = C.SIBLING_STEP if kind in RINGS and names[0] in RINGS else C.KIND_STEP
+            distance = apart + steps + kind_step * (not own)
             notes = _notes(() if own else names, False)
             if exact:
                 note = "; ".join(notes)
@@ -167,7 +174,7 @@ def _over_nodes(
             notes.append(
                 f"measured on {system.name} ({measured}), scaled to this group (±{100 * spread:.0f} %)"
             )
-            yield CurveCandidate(
+            found = CurveCandidate(
                 partial(way.carried, curve),
                 way.range_bytes(curve),
                 distance,
@@ -176,6 +183,26 @@ def _over_nodes(
                 "; ".join(notes),
                 system.own,
             )
+            if own or not _other_algorithm(kind, names[0]):
+                yield found
+                continue
+            wire_bound = bound_by_wire(curve, kind, measured, system.nic_gbps)
+            if wire_bound is not None and kind != "all_to_all":
+                carry, range_bytes = partial(way.carried, wire_bound), way.range_bytes(wire_bound)
+                yield replace(found, carry=carry, range_bytes=range_bytes)
+            yield replace(found, distance=distance + C.ALGORITHM_STEP)
+
+
+def _other_algorithm(kind: str, stand_in: str) -> bool:
+    """Whether NCCL sends a small message over nodes in another way: sums in a tree, gathers and scatters
+    round a ring, exchanges from every rank to every other.
+
+    What one takes then says nothing of the other, but for messages that NICs bound; an exchange loads these
+    in another way, too.
+    """
+    if kind == "all_to_all":
+        return stand_in != "send_recv"
+    return kind in (*RINGS, "all_reduce") and (kind in RINGS) != (stand_in in RINGS)
 
 
 def _kind_curves(

@@ -24,6 +24,8 @@ C = area("collectives")
 
 LAST_OCTAVE = 34
 """Curves over nodes reach up to this power of two in bytes."""
+RINGS = ("all_gather", "reduce_scatter")
+"""NCCL sends them over nodes in n - 1 steps; it has no tree for them."""
 GATHER_LIKE = ("all_gather", "reduce_scatter", "all_to_all", "all_to_allv")
 
 KIND_SUMS = {
@@ -88,6 +90,13 @@ def between_ranks(low: tuple[int, Curve], high: tuple[int, Curve], kind: str, wa
     sizes = inside if len(inside) else sizes
     times = a.time_us(sizes) ** (1 - weight) * b.time_us(sizes) ** weight
     return Curve(sizes, np.maximum.accumulate(times), max(a.measured_spread, b.measured_spread))
+
+
+def bound_by_wire(curve: Curve, kind: str, shape: GroupShape, gbps: float) -> Curve | None:
+    """The part of a curve over nodes where its bytes take the NICs at least half of the time."""
+    wire = curve.sizes * wire_share(kind, shape) / (gbps * 1e3)
+    found = 2 * wire >= curve.times_us
+    return Curve(curve.sizes[found], curve.times_us[found], curve.measured_spread) if found.any() else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,32 @@
 """A cluster's own measured bandwidth over nodes: what was measured there beats what is carried over.
 
 Few sites measure whole curves; many know one figure a node count, such as the bus bandwidth of a large
-all_reduce. Each figure scales the carried curve of groups over that many nodes at every size; between
-measured counts the factor is interpolated, beyond the last it stays.
+all_reduce. What such a figure says of messages of other sizes:
+
+- NCCL sends all_gather and reduce_scatter around a ring, in n - 1 steps over n ranks. Figures of several
+  numbers of nodes tell the time of a step from that of the bytes: at one size of message only the steps
+  become more. Smaller messages take as many, until a rank's share is small enough for the low-latency
+  protocol (LL).
+- Of other collectives, and of one figure alone, the measured message takes longer than on the carried curve
+  because its bytes do; a small message does not.
+
+Between measured counts the figures are interpolated, beyond the last they stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.collectives.roofline import bus_factor, group_shape
+from stepsight.collectives.extrapolate import RINGS, wire_share
+from stepsight.collectives.roofline import GroupShape, bus_factor, group_shape
 from stepsight.constants import area
 from stepsight.errors import InputError
-from stepsight.estimate import Estimates
+from stepsight.estimate import Estimates, FloatArray
 from stepsight.hardware.spec import PlatformSpec
 from stepsight.inputs import number
 from stepsight.program.job import COLLECTIVE_KINDS
@@ -52,12 +61,43 @@ class SiteBandwidth:
 
 
 @dataclass(frozen=True, slots=True)
+class _Figures:
+    """What a site measured of one collective, by the logarithm of its nodes: its times over the carried
+    curve's, and over those of the ring that explains all of them (``step_us`` is 0 where none does)."""
+
+    doublings: FloatArray
+    ln_slower: FloatArray
+    ln_off_ring: FloatArray
+    step_us: float
+    wire: float
+
+    def slower(self, nodes: int) -> float:
+        """How much longer than on the carried curve the measured message takes."""
+        return float(np.exp(np.interp(np.log2(nodes), self.doublings, self.ln_slower)))
+
+    def ring_us(self, steps: FloatArray, wire_us: FloatArray, nodes: int) -> FloatArray:
+        """The ring's time: its steps and its bytes."""
+        off = np.exp(np.interp(np.log2(nodes), self.doublings, self.ln_off_ring))
+        return np.asarray(off * (self.step_us * steps + self.wire * wire_us), dtype=np.float64)
+
+
+def _ring(steps: FloatArray, wire_us: FloatArray, measured_us: FloatArray) -> tuple[float, float]:
+    """Time per step, and per time that the bytes take at the NICs' rate, by least squares of relative errors.
+
+    One figure cannot tell a step's time from a byte's; where a ring explains nothing, the step takes none.
+    """
+    parts = np.stack([steps, wire_us], axis=1) / measured_us[:, None]
+    step_us, wire = np.linalg.lstsq(parts, np.ones(len(steps)), rcond=None)[0]
+    return (float(step_us), float(wire)) if len(steps) > 1 and min(step_us, wire) > 0 else (0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class SiteCollectives:
-    """A platform's models, scaled to what its cluster really reaches."""
+    """A platform's models, with what its cluster really reaches."""
 
     models: CollectiveModels
     site: SiteBandwidth
-    _factors: dict[tuple[str, int], float] = field(default_factory=dict, repr=False, compare=False)
+    _read: dict[str, _Figures] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def platform(self) -> PlatformSpec:
@@ -66,28 +106,61 @@ class SiteCollectives:
     def estimate(self, kind: str, bytes: npt.ArrayLike, ranks: Sequence[int]) -> Estimates:
         """As `CollectiveModels.estimate`."""
         found = self.models.estimate(kind, bytes, ranks)
-        nodes = group_shape(ranks, self.models.platform).nodes
-        measured = self.site.gbps.get(kind) or self.site.gbps.get("all_gather")
-        if nodes == 1 or not measured:
+        shape = group_shape(ranks, self.platform)
+        name = kind if kind in self.site.gbps else "all_gather"
+        if shape.inside_a_node or name not in self.site.gbps:
             return found
-        hop_us = self.site.hop_us * np.log2(nodes)
-        key = (kind, nodes)
-        if key not in self._factors:
-            self._factors[key] = self._factor(kind, nodes, measured)
-        spread = np.hypot(found.spread, C.SITE_SPREAD)
-        return Estimates(found.time_us * self._factors[key] + hop_us, found.source, spread, found.notes)
+        figures = self._figures(name)
+        sizes = np.atleast_1d(np.asarray(bytes, dtype=np.float64))
+        large_us = float(self.models.estimate(kind, [self.site.bytes], ranks).time_us[0])
+        slower = figures.slower(shape.nodes)
+        if (
+            name != kind and kind not in RINGS
+        ):  # another collective's bytes take the NICs as long, not its steps
+            if figures.step_us:
+                slower = figures.wire * float(self._wire_us(kind, self.site.bytes, shape)) / large_us
+            slower = max(slower, 1.0)
+        time_us = found.time_us * min(slower, 1.0)
+        if kind in RINGS and figures.step_us:
+            steps = (shape.ranks - 1) * np.minimum(sizes / shape.ranks / C.RING_CHUNK_BYTES, 1.0)
+            ring_us = figures.ring_us(steps, self._wire_us(kind, sizes, shape), shape.nodes)
+            time_us = np.maximum(time_us, ring_us)
+        else:
+            time_us = time_us + max(slower - 1.0, 0.0) * large_us * sizes / self.site.bytes
+        time_us = time_us + self.site.hop_us * np.log2(shape.nodes)
+        return Estimates(time_us, found.source, np.hypot(found.spread, C.SITE_SPREAD), found.notes)
 
-    def _factor(self, kind: str, nodes: int, measured: Mapping[int, float]) -> float:
-        """The carried curve's bandwidth over the measured one, for all GPUs of this number of nodes."""
-        counts = sorted(n for n in measured if n > 1)
-        logs = []
-        for count in counts:
-            ranks = min(count, self.models.platform.nodes) * self.models.platform.gpus_per_node
-            name = kind if kind in self.site.gbps else "all_gather"
-            us = float(self.models.estimate(name, [self.site.bytes], range(ranks)).time_us[0])
-            ours = bus_factor(name, ranks) * self.site.bytes / us / 1e3
-            logs.append(np.log(ours / measured[count]))
-        return float(np.exp(np.interp(np.log2(nodes), np.log2(counts), logs)))
+    def _wire_us(self, kind: str, bytes: FloatArray | float, shape: GroupShape) -> FloatArray:
+        """What the bytes take at the NICs' rate."""
+        nic = self.platform.nic
+        rate = nic.gbps if nic and nic.gbps > 0 else np.inf
+        return np.asarray(bytes, dtype=np.float64) * wire_share(kind, shape) / (rate * 1e3)
+
+    def _figures(self, kind: str) -> _Figures:
+        if kind not in self._read:
+            self._read[kind] = self._measured(kind)
+        return self._read[kind]
+
+    def _measured(self, kind: str) -> _Figures:
+        """The figures of one kind, taken over all GPUs of each number of nodes."""
+        nodes, size = sorted(self.site.gbps[kind]), self.site.bytes
+        cluster = replace(self.platform, nodes=max(*nodes, self.platform.nodes))
+        models = replace(self.models, platform=cluster)
+        groups = [range(n * cluster.gpus_per_node) for n in nodes]
+        ranks = np.array([len(group) for group in groups])
+        carried_us = np.array([models.estimate(kind, [size], group).time_us[0] for group in groups])
+        wire_us = np.array([self._wire_us(kind, size, group_shape(group, cluster)) for group in groups])
+        rates = np.array([self.site.gbps[kind][n] for n in nodes])
+        measured_us = np.array([bus_factor(kind, n) for n in ranks]) * size / rates / 1e3
+        steps = ranks - 1.0
+        step_us, wire = _ring(steps, wire_us, measured_us) if kind in RINGS else (0.0, 1.0)
+        return _Figures(
+            np.log2(nodes),
+            np.log(measured_us / carried_us),
+            np.log(measured_us / (step_us * steps + wire * wire_us)),
+            step_us,
+            wire,
+        )
 
 
 AXES = ("tensor", "context", "expert", "data", "shard", "copies", "expert data", "world")
@@ -98,8 +171,8 @@ LEAST = 1e-6
 def read_site(given: Any, where: str) -> SiteBandwidth:
     """``[site]``: bus bandwidth in GB/s of one message by kind and number of nodes.
 
-    ``bytes`` (default 256 MB), ``gbps.all_gather = { 2 = 185, 4 = 119 }``, ``hop_us`` (a further node's
-    latency), ``axes`` (of parallelism that it holds for; all by default).
+    ``bytes`` (default 256 MB), ``gbps.all_gather = { 2 = 185, 4 = 119 }``, ``hop_us`` (what a doubling of the
+    nodes adds), ``axes`` (of parallelism that it holds for; all by default).
     """
     given = section(given, FIELDS, where)
     rates = given.get("gbps")

@@ -46,7 +46,8 @@ __all__ = ["Platform", "load_gpu", "load_platform"]
 CALIBRATION_FILE = "calibration.json"
 
 _NAME = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<rest>.+)", re.IGNORECASE)
-_NIC = re.compile(r"(?P<gpu>.+)-(?P<nic>\d+)G", re.IGNORECASE)
+NETWORKS = ("infiniband", "roce", "efa", "slingshot", "ethernet")
+_NIC = re.compile(rf"(?P<gpu>.+)-(?P<nic>\d+)G(?:-(?P<kind>{'|'.join(NETWORKS)}))?", re.IGNORECASE)
 USUAL_NODE = 8
 """GPUs of most servers (HGX, DGX)."""
 HGX = 8
@@ -233,8 +234,8 @@ def _named(name: str) -> PlatformSpec:
     return _spec(name, entry, gpus, nodes, nic)
 
 
-def _gpu_and_nic(text: str, platform: str) -> tuple[GpuEntry, float | None]:
-    """The GPU, and the NIC's GB/s where the name ends in one (``-400G``); a GPU may be a file's path."""
+def _gpu_and_nic(text: str, platform: str) -> tuple[GpuEntry, LinkSpec | None]:
+    """The GPU, and the NIC where the name ends in one (``-400G``, ``-400G-EFA``); a path is a GPU's file."""
     if text.endswith(".toml"):
         return gpu_entry_from(read_toml(text), text), None
     entry = find_gpu(text)
@@ -244,13 +245,12 @@ def _gpu_and_nic(text: str, platform: str) -> tuple[GpuEntry, float | None]:
     entry = find_gpu(with_nic["gpu"]) if with_nic else None
     if entry is None or with_nic is None:
         raise InputError(f"platform {platform!r}", f"unknown GPU {text!r}", nearest_gpu(text))
-    return entry, float(with_nic["nic"]) / GBIT_PER_GBYTE
+    gbps, kind = float(with_nic["nic"]) / GBIT_PER_GBYTE, (with_nic["kind"] or entry.nic.kind).lower()
+    return entry, replace(entry.nic, gbps=gbps, kind=kind, source="given in the name")
 
 
-def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic_gbps: float | None) -> PlatformSpec:
-    nic: LinkSpec | None = None
-    if nodes > 1:
-        nic = entry.nic if nic_gbps is None else replace(entry.nic, gbps=nic_gbps, source="given in the name")
+def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic: LinkSpec | None) -> PlatformSpec:
+    nic = (nic or entry.nic) if nodes > 1 else None
     spec = PlatformSpec(name, entry.gpu, gpus, nodes, entry.link, nic, HostSpec(entry.host_era))
     return replace(spec, contention=contention_of(spec))
 

@@ -15,6 +15,7 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import load_model, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.emission import parameter_messages
 from stepsight.workload.llm.pieces import head_work
 from stepsight.workload.llm.recipe import families, recipe_of, recipes
 
@@ -262,3 +263,8 @@ def test_a_large_model_stays_sharded_in_full_precision_and_with_adapters() -> No
     for asked in ("training.precision=fp32", "training.adapters=qlora"):
         found = resolve(load_workload("llama3-8b", [asked]), 8).config
         assert (found.recipe, found.layout.zero) == ("hf-fsdp", 3)
+
+
+def test_nanotron_gathers_all_parameters_in_one_message() -> None:
+    (message,) = parameter_messages(config({"recipe": "nanotron"}, data=8, zero=1), 1e9, 0.0, 16)
+    assert message == ("shard", "all_gather", 2e9, 1)

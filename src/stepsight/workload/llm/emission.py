@@ -247,6 +247,8 @@ def parameter_messages(c: LanguageConfig, dense: float, experts: float, layers: 
             kind = "all_gather"
             if c.framework.broadcasts_parameters:
                 kind, count = "broadcast", over
+            elif c.framework.flat_gather and c.layout.zero == 1:
+                count = 1
             found.append((axis, kind, held * each / count, count))
     return found
 

@@ -63,6 +63,7 @@ class Framework:
     ``gathers_late``: ZeRO-2 gathers the updated parameters after the optimizer step, not during the forward
     pass.
     ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
+    ``flat_gather``: ZeRO-1 gathers all parameters in one message, flattened into one buffer.
     ``gathers_pile_up``: with sequence parallelism the gathered input of a GEMM is dropped after it, but stays
     in the allocator until the communication stream has passed it; a host that runs ahead queues several.
     ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
@@ -107,6 +108,7 @@ class Framework:
     gathers_late: bool = False
     broadcasts_parameters: bool = False
     flat_reduce: bool = False
+    flat_gather: bool = False
     pads_vocab: bool = False
     pads_whole_vocab: bool = True
     message_launches: int = 2
