@@ -11,11 +11,13 @@ from click.testing import CliRunner
 from stepsight.capturing.step import CapturedStep, save_step
 from stepsight.cli import cli
 from stepsight.platform.load import load_platform
+from stepsight.prediction.advice import advise
 from stepsight.prediction.compare import compare
 from stepsight.prediction.predict import CapturedOn, predict
 from stepsight.prediction.traced.whatif import changed, work_ratio
 from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram
 from stepsight.report.runs import comparison_sentence
+from stepsight.workload.files import load_workload
 
 GPT = {
     "kind": "transformer", "family": "gpt2", "layers": 2, "hidden": 512, "heads": 8, "vocab": 5000,
@@ -82,3 +84,15 @@ def test_ranks_keep_their_batch(step: Path) -> None:
         compare(captured.predicted(), after.predicted(), work_ratio=work_ratio(captured, after, questions))
     )
     assert said.startswith("A step of B does 2× the samples of A's: B trains ")
+
+
+def test_what_a_notebook_prints_is_short() -> None:
+    platform = load_platform("8xH100-SXM")
+    found = predict("examples/gpt2.toml", platform)
+    for one in (
+        platform,
+        load_workload("gpt2"),
+        compare(found, found),
+        advise("examples/gpt2.toml", platform),
+    ):
+        assert len(repr(one)) < 250

@@ -80,7 +80,9 @@ def _runs(runs: Path, platform: str, overrides: tuple[str, ...], html: Path | No
 @click.option("--steps", default=8, show_default=True, help="Timed steps of each block.")
 @click.option("--blocks", default=3, show_default=True, help="Interleaved blocks of each pass.")
 @options.path("--out", "Folder that keeps the rows; resumes where it ended.")
-@click.option("--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to continue.")
+@click.option(
+    "--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to continue."
+)
 @options.path("--results", "Folder of `python -m lab score all`: add this draw there.")
 @options.network
 @options.json_flag

@@ -61,7 +61,7 @@ MOST_ON_ONE_HOST = 16
 """PCIe and xGMI servers, DGX-2 and HGX A100 have at most sixteen GPUs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Platform:
     """A platform's figures and, made when first asked for, its fitted models.
 
@@ -74,6 +74,9 @@ class Platform:
     learned: Learned = NOTHING_LEARNED
     evidence: Evidence | None = None
     """What the learned factors come from."""
+
+    def __repr__(self) -> str:
+        return f"<Platform {self.name}: {self.spec.ranks:,} × {self.spec.gpu.name}>"
 
     @property
     def name(self) -> str:

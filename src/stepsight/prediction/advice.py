@@ -59,7 +59,7 @@ class Advice:
     done: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Advised:
     """The job as it is, and changes in order: by gain, or, where it does not fit, those that make it fit by
     how little time they lose. ``tried`` counts all changes that were simulated."""
@@ -68,6 +68,9 @@ class Advised:
     changes: tuple[Advice, ...]
     tried: int
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Advised {self.prediction.workload}: {len(self.changes)} of {self.tried} changes gain>"
 
     @property
     def fits(self) -> bool:

@@ -24,7 +24,7 @@ class Difference:
         return self.after_us - self.before_us
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """The step times, their ratio, and the difference by category, largest first.
 
@@ -37,6 +37,9 @@ class Comparison:
     after: Prediction
     changes: tuple[Difference, ...]
     work_ratio: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Comparison {self.before!r} with {self.after!r}: {self.speedup:.2f}× as fast>"
 
     @property
     def difference_us(self) -> float:

@@ -57,7 +57,7 @@ class Variant:
     steps_us: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
     """``percentile``: the share of such runs that are predicted to be at most as slow as the measured one.
 
@@ -74,6 +74,9 @@ class Diagnosis:
     memory_bytes: float | None = None
     longer: tuple[tuple[str, float], ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis {self.prediction.workload}: {self.verdict}>"
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {

@@ -76,7 +76,7 @@ class PlanCandidate:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Choice:
     """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables,
     ``hosted_bytes`` what lies in host memory, of all nodes together: rows and optimizer state."""
@@ -92,6 +92,11 @@ class Choice:
     tables: int
     figures: EmbeddingFigures | None = None
     hosted_bytes: float = 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Choice {self.workload} on {self.platform}: {self.winner.name} of {len(self.candidates)} plans>"
+        )
 
     @property
     def winner(self) -> PlanCandidate:

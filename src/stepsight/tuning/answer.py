@@ -40,7 +40,7 @@ class Neighbour:
     slower: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Answer:
     """What a search found.
 
@@ -92,6 +92,9 @@ class Answer:
         return (
             f"stepsight {command} {shlex.quote(self.workload)} -p {shlex.quote(row.platform)} {sets}".rstrip()
         )
+
+    def __repr__(self) -> str:
+        return f"<Answer {self.workload} on {self.platform}: {settings_text(self.best.settings)}>"
 
     @property
     def best(self) -> Row:

@@ -24,7 +24,7 @@ class Description(Protocol):
 Config = TypeVar("Config", bound=Description)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Described(Generic[Config]):
     """A workload by its description.
 
@@ -33,6 +33,9 @@ class Described(Generic[Config]):
 
     config: Config
     open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def name(self) -> str:

@@ -57,7 +57,7 @@ class RunResult:
         return asdict(self) | {"error_before": self.error_before, "error_after": self.error_after}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Lesson:
     """What runs taught about a platform. ``rows`` are the runs that were learned from, predicted again."""
 
@@ -66,6 +66,9 @@ class Lesson:
     learned: Learned
     evidence: Evidence
     rows: tuple[RunResult, ...]
+
+    def __repr__(self) -> str:
+        return f"<Lesson of {self.evidence.runs} runs on {self.based_on}>"
 
     def text(self, name: str) -> str:
         """The platform file."""

@@ -41,7 +41,7 @@ FBGEMM_WIDTH, FBGEMM_WIDEST = 4, 2048
 (``max_embedding_dim``)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DlrmWorkload(Described[DlrmConfig]):
     """A DLRM that can be turned into rank programs for any plan."""
 

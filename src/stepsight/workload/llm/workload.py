@@ -70,7 +70,7 @@ def _without_stack(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if named or usual_framework(document) not in GENERAL else document
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LanguageWorkload(Described[LanguageConfig]):
     """A language model and how it is trained.
 
