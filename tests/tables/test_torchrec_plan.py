@@ -15,6 +15,7 @@ from stepsight.tables.plan import (
 from stepsight.tables.table import Table
 from stepsight.tables.torchrec_plan import (
     plan_from_document,
+    planned_ranks,
     read_torchrec,
     torchrec_document,
 )
@@ -75,7 +76,7 @@ def test_a_damaged_document_is_refused(damage, complaint):
 
 
 def test_a_workload_and_a_comparison_read_torchrecs_plan(tmp_path):
-    from stepsight.tables.torchrec_plan import planned_ranks, read_plan
+    from stepsight.tables.torchrec_plan import read_plan
     from stepsight.workload.files import parse_workload
 
     tables = [{"rows": 1000, "dim": 64, "count": 4, "name": "t"}]
@@ -86,7 +87,14 @@ def test_a_workload_and_a_comparison_read_torchrecs_plan(tmp_path):
     described = parse_workload(document, "x")
     path = tmp_path / "plan.json"
     path.write_text(to_json(torchrec_document(described.plan)))
-    assert planned_ranks(path) == 2
+    assert planned_ranks(path, 64) == 2
     assert read_plan(path, described.tables, 2).shards == described.plan.shards
     document["parallel"] = {"sharding": {"file": str(path)}}
     assert parse_workload(document, "x").plan.shards == described.plan.shards
+
+
+def test_a_torchrec_plan_whose_last_ranks_hold_no_table_is_of_all_that_share_the_batch(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(to_json(torchrec_document(Plan.table_wise(TABLES, [0, 2, 1, 2, 0], 4))))
+    assert planned_ranks(path, 64) == 4
+    assert planned_ranks(path, 48) == 3

@@ -106,8 +106,9 @@ def read_plan(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan:
     return read_torchrec(path, tables, ranks) if is_torchrec(path) else Plan.read(path)
 
 
-def planned_ranks(path: str | Path) -> int:
-    """For how many ranks a plan file was made: of TorchRec's, as many as it names."""
+def planned_ranks(path: str | Path, batch: int) -> int:
+    """For how many ranks a plan file was made: of TorchRec's, as many as it names and, since the last ones
+    may hold no table, as many as share the batch evenly."""
     if not is_torchrec(path):
         return Plan.read(path).ranks
     where = str(path)
@@ -119,7 +120,8 @@ def planned_ranks(path: str | Path) -> int:
     ]
     if not named:
         raise InputError(where, "names no rank", "give each table's ranks")
-    return max(named) + 1
+    least = max(named) + 1
+    return next((ranks for ranks in range(least, min(batch, 2 * least) + 1) if batch % ranks == 0), least)
 
 
 def _cache_share(parameter: Mapping[str, Any], where: str) -> float:

@@ -161,8 +161,8 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     training = Training.read(training_fields, LOSSES, _WITHOUT_EFFECT)
     tables = _all_tables(fields, source)
     _name_apart(tables, source)
-    ranks = parallel.integer("ranks", _planned_ranks(parallel, source))
     batch = fields.integer("batch")
+    ranks = parallel.integer("ranks", _planned_ranks(parallel, source, batch))
     if batch % ranks:
         raise fields.fail(
             "batch", f"{batch} is not a multiple of ranks = {ranks}", f"use a multiple of {ranks}"
@@ -345,11 +345,11 @@ def _name_apart(tables: tuple[Table, ...], source: str) -> None:
         seen.add(table.name)
 
 
-def _planned_ranks(parallel: Fields, source: str) -> int:
+def _planned_ranks(parallel: Fields, source: str, batch: int) -> int:
     """As many as the plan was made for, where it is given; else one."""
     value = parallel.anything("sharding", "")
     if isinstance(value, Mapping) and set(value) == {"file"}:
-        return planned_ranks(_next_to(source, str(value["file"])))
+        return planned_ranks(_next_to(source, str(value["file"])), batch)
     if isinstance(value, list) and value and all(isinstance(r, int) and r >= 0 for r in value):
         return int(max(value)) + 1
     return 1
