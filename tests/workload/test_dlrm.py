@@ -232,6 +232,11 @@ def test_index_files_are_found_next_to_the_workload(tmp_path: Path) -> None:
     assert table.indices.path == str(tmp_path / "indices.npz")
 
 
+def test_an_optimizer_of_tables_is_named_where_the_dense_part_asks_for_it():
+    with pytest.raises(InputError, match='set sparse_optimizer = "rowwise_adagrad"'):
+        small(training__optimizer="rowwise_adagrad")
+
+
 def test_features_that_share_a_table_have_a_pooled_output_each():
     shared, apart = small(tables__count=1, tables__features=4), small(tables__count=4)
     assert sum(t.output_columns for t in shared.tables) == sum(t.output_columns for t in apart.tables)

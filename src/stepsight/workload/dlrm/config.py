@@ -43,9 +43,8 @@ ALIASES = {"now": EAGER}
 OWN_PROGRAMS = (JOINT_STACK, HUGECTR_STACK)
 """Stacks with a program of their own: on GPUs alone, and their plans are simulated one by one."""
 LOADERS = ("memory", "mapped", "none")
-SPARSE_OPTIMIZERS = (
-    "sgd", "adagrad", "rowwise_adagrad", "adam", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb",
-)  # fmt: skip
+_OF_TABLES_ALONE = ("rowwise_adagrad", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb")
+SPARSE_OPTIMIZERS = ("sgd", "adagrad", "adam", *_OF_TABLES_ALONE)
 _EXCHANGE_DTYPES = ("fp32", "fp16", "bf16", "fp8", "int8")
 _PLACED_BY = {JOINT_STACK: "nvidia", HUGECTR_STACK: "hugectr"}
 """How a stack places tables where the file does not say."""
@@ -158,6 +157,9 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     if training_fields.has("loader") and stack != TORCHREC_STACK:
         raise training_fields.fail("loader", f"has no effect on stack = {stack!r}", "leave it out")
     loader = training_fields.choice("loader", LOADERS, "memory")
+    if (named := training_fields.values.get("optimizer")) in _OF_TABLES_ALONE:
+        problem = f"{named} updates tables, not the dense part"
+        raise training_fields.fail("optimizer", problem, f'set sparse_optimizer = "{named}"')
     training = Training.read(training_fields, LOSSES, _WITHOUT_EFFECT)
     tables = _all_tables(fields, source)
     _name_apart(tables, source)
