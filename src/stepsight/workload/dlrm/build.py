@@ -332,11 +332,8 @@ def _loss(tape: Tape, config: DlrmConfig, logits: Tensor, target: Tensor) -> Ten
         if not tape.autocast:  # whose losses raise their inputs themselves
             logits = cast(tape, logits, target.dtype)
         if loss == "bce_logits" or (loss == "bce" and tape.autocast):
-            name = "binary_cross_entropy_with_logits"
-            return pointwise_loss(tape, name, "BinaryCrossEntropyWithLogitsBackward0", logits, target)
+            return pointwise_loss(tape, "binary_cross_entropy_with_logits", logits, target)
         probability = sigmoid(tape, logits)
-        if loss == "mse":
-            return pointwise_loss(tape, "mse_loss", "MseLossBackward0", probability, target)
         return pointwise_loss(
-            tape, "binary_cross_entropy", "BinaryCrossEntropyBackward0", probability, target
+            tape, "mse_loss" if loss == "mse" else "binary_cross_entropy", probability, target
         )

@@ -95,7 +95,7 @@ def products(tape: Tape, joined: Tensor) -> Tensor:
 
 def passed(tape: Tape, x: Tensor, name: str, node: str) -> Tensor:
     """An operator that hands its input on, with a node of its own in the backward pass."""
-    return view_operator(tape, name, node, x, x.alias(x.shape, x.strides), lambda grad: grad)
+    return view_operator(tape, name, x, x.alias(x.shape, x.strides), lambda grad: grad, node)
 
 
 def as_run(tape: Tape, config: DlrmConfig) -> list[Op]:

@@ -22,8 +22,8 @@ def embedding(tape: Tape, weight: Tensor, ids: Tensor) -> Tensor:
         tape.call("aten::embedding_dense_backward", (grad, ids), *kernels)
         return (Tensor.new(weight.shape, weight.dtype),)
 
-    kernel, node = gather_kernel(weight, ids.elements), "EmbeddingBackward0"
-    return tape.function("aten::embedding", (weight, ids), out, node, rule, kernel, of=(weight,))
+    kernel = gather_kernel(weight, ids.elements)
+    return tape.function("aten::embedding", (weight, ids), out, rule, kernel, of=(weight,))
 
 
 @operator
@@ -36,7 +36,7 @@ def masked_fill(tape: Tape, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
         return (emit(tape, "where", (mask, grad, Tensor.new(())), grad.empty_like()),)
 
     kernel = pointwise_kernel("where", inputs, out)
-    return tape.function("aten::where", inputs, out, "WhereBackward0", rule, kernel, of=(x,))
+    return tape.function("aten::where", inputs, out, rule, kernel, of=(x,))
 
 
 @operator
@@ -54,5 +54,5 @@ def index_select(tape: Tape, x: Tensor, index: Tensor) -> Tensor:
         tape.call("aten::index_add_", (whole, index, grad), kernel("index_add", 2 * out.bytes))
         return (whole,)
 
-    picked, node = kernel("index_select", out.bytes), "IndexSelectBackward0"
-    return tape.function("aten::index_select", (x, index), out, node, rule, picked, of=(x,))
+    picked = kernel("index_select", out.bytes)
+    return tape.function("aten::index_select", (x, index), out, rule, picked, of=(x,))

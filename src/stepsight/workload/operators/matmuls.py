@@ -44,8 +44,8 @@ def addmm(tape: Tape, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
             return grad if bias.requires_grad else None, da, db
 
         kernel = gemm_kernel(tape, "linear", a.dtype, 1, m, n, k)
-        out, node = Tensor.new((m, n), a.dtype), "AddmmBackward0"
-        return tape.function("aten::addmm", (bias, a, b), out, node, rule, kernel, saves=(a, b))
+        out = Tensor.new((m, n), a.dtype)
+        return tape.function("aten::addmm", (bias, a, b), out, rule, kernel, saves=(a, b))
 
 
 def mm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
@@ -177,9 +177,7 @@ def _product(tape: Tape, labels: str, kept: int, a: Tensor, b: Tensor) -> Tensor
 @operator
 def flash_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
     """scaled_dot_product_attention by its fused kernel; batch × heads × sequence × head_dim in and out."""
-    suffix = "_for_cpu" if tape.device == "cpu" else ""
-    name = f"aten::_scaled_dot_product_flash_attention{suffix}"
-    node = "ScaledDotProductFlashAttention" + ("ForCpu" if suffix else "") + "Backward0"
+    name = "aten::_scaled_dot_product_flash_attention" + ("_for_cpu" if tape.device == "cpu" else "")
     with tape.op("aten::scaled_dot_product_attention", (q, k, v)):
         v, k, q = lowered(tape, v), lowered(tape, k), lowered(tape, q)
         out, logsumexp = _merged_layout(q), Tensor.new(q.shape[:3], "fp32")
@@ -191,7 +189,7 @@ def flash_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool
             tape.call(f"{name}_backward", (grad, q, k, v, out, logsumexp), backward)
             return [_merged_layout(x) for x in (q, k, v)]
 
-        return tape.function(name, (q, k, v), out, node, rule, forward, saves=(q, k, v, out, logsumexp))
+        return tape.function(name, (q, k, v), out, rule, forward, saves=(q, k, v, out, logsumexp))
 
 
 def _merged_layout(x: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ def _raised_on_gpu(tape: Tape, x: Tensor) -> Tensor:
 def softmax(tape: Tape, x: Tensor) -> Tensor:
     """Over the last dimension."""
     with tape.op("aten::softmax", (x,)):
-        return _softmax(tape, _raised_on_gpu(tape, x), "_softmax", "SoftmaxBackward0")
+        return _softmax(tape, _raised_on_gpu(tape, x), "_softmax")
 
 
-def _softmax(tape: Tape, x: Tensor, name: str, node: str) -> Tensor:
+def _softmax(tape: Tape, x: Tensor, name: str) -> Tensor:
     """A softmax or its logarithm."""
     out = Tensor.new(x.shape, x.dtype)
 
@@ -29,7 +29,7 @@ def _softmax(tape: Tape, x: Tensor, name: str, node: str) -> Tensor:
         tape.call(f"aten::{name}_backward_data", (grad, out), row_kernel("softmax_backward", x))
         return (Tensor.new(x.shape, x.dtype),)
 
-    return tape.function(f"aten::{name}", (x,), out, node, rule, row_kernel("softmax", x), saves=(out,))
+    return tape.function(f"aten::{name}", (x,), out, rule, row_kernel("softmax", x), saves=(out,))
 
 
 @operator
@@ -49,7 +49,7 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             return dx, Tensor.new(weight.shape, weight.dtype), Tensor.new(bias.shape, bias.dtype)
 
         return tape.function(
-            "aten::native_layer_norm", (x, weight, bias), out, "NativeLayerNormBackward0", rule,
+            "aten::native_layer_norm", (x, weight, bias), out, rule,
             row_kernel("layer_norm", x), saves=(x, mean, rstd),
         )  # fmt: skip
 
@@ -80,7 +80,7 @@ def mean_last(tape: Tape, x: Tensor) -> Tensor:
         wide = grad.alias(x.shape, (*grad.strides[:-1], 0))
         return (emit(tape, "div", (wide,), Tensor.new(x.shape, x.dtype)),)
 
-    return tape.function("aten::mean", (x,), out, "MeanBackward1", rule, row_kernel("reduce", x))
+    return tape.function("aten::mean", (x,), out, rule, row_kernel("reduce", x), node="MeanBackward1")
 
 
 @operator
@@ -88,7 +88,7 @@ def cross_entropy(tape: Tape, logits: Tensor, target: Tensor) -> Tensor:
     """Mean negative log likelihood of ``target`` under softmax(``logits``)."""
     with tape.op("aten::cross_entropy_loss", (logits, target)):
         logits = raised(tape, logits)
-        logp = _softmax(tape, logits, "_log_softmax", "LogSoftmaxBackward0")
+        logp = _softmax(tape, logits, "_log_softmax")
         loss, weight = Tensor.new((), logits.dtype), Tensor.new((), logits.dtype)
 
         def rule(grad: Tensor) -> Grads:
@@ -96,12 +96,13 @@ def cross_entropy(tape: Tape, logits: Tensor, target: Tensor) -> Tensor:
             tape.call("aten::nll_loss_backward", (grad, logp, target, weight), kernel)
             return (Tensor.new(logits.shape, logits.dtype),)
 
-        kernel = row_kernel("nll_loss", logits)
-        node = "NllLossBackward0"
-        return tape.function("aten::nll_loss_forward", (logp, target), loss, node, rule, kernel, of=(logp,))
+        return tape.function(
+            "aten::nll_loss_forward", (logp, target), loss, rule, row_kernel("nll_loss", logits),
+            of=(logp,), node="NllLossBackward0",
+        )  # fmt: skip
 
 
-def pointwise_loss(tape: Tape, name: str, node: str, x: Tensor, target: Tensor) -> Tensor:
+def pointwise_loss(tape: Tape, name: str, x: Tensor, target: Tensor) -> Tensor:
     """mse_loss, binary_cross_entropy (with or without logits): mean over all elements."""
     with tape.op(f"aten::{name}", (x, target)):
         x = raised(tape, x)
@@ -113,7 +114,7 @@ def pointwise_loss(tape: Tape, name: str, node: str, x: Tensor, target: Tensor) 
             return (emit(tape, f"{name}_backward", (grad, x, target), x.empty_like()),)
 
         kernels = loss_kernels(name, x)
-        return tape.function(f"aten::{name}", (x, target), loss, node, rule, *kernels, of=(x,), saves=(x,))
+        return tape.function(f"aten::{name}", (x, target), loss, rule, *kernels, of=(x,), saves=(x,))
 
 
 def _logits_gradient(tape: Tape, grad: Tensor, x: Tensor, target: Tensor) -> Tensor:

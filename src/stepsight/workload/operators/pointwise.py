@@ -49,7 +49,7 @@ def raised(tape: Tape, x: Tensor) -> Tensor:
     return x if tape.autocast is None else cast(tape, x, "fp32")
 
 
-def unary(tape: Tape, name: str, x: Tensor, node: str, *, saves: str = "input") -> Tensor:
+def unary(tape: Tape, name: str, x: Tensor, *, saves: str = "input") -> Tensor:
     """relu, gelu, tanh, sigmoid, silu: the gradient reads the saved input or output."""
     out = x.empty_like()
     kept = out if saves == "output" else x
@@ -58,14 +58,12 @@ def unary(tape: Tape, name: str, x: Tensor, node: str, *, saves: str = "input") 
     def rule(grad: Tensor) -> Grads:
         return (emit(tape, backward, (grad, kept), like((grad, kept))),)
 
-    return tape.function(
-        f"aten::{name}", (x,), out, node, rule, pointwise_kernel(name, (x,), out), saves=(kept,)
-    )
+    return tape.function(f"aten::{name}", (x,), out, rule, pointwise_kernel(name, (x,), out), saves=(kept,))
 
 
 @operator
 def relu(tape: Tape, x: Tensor) -> Tensor:
-    return unary(tape, "relu", x, "ReluBackward0", saves="output")
+    return unary(tape, "relu", x, saves="output")
 
 
 def rsqrt(tape: Tape, x: Tensor) -> Tensor:
@@ -78,26 +76,26 @@ def rsqrt(tape: Tape, x: Tensor) -> Tensor:
         return (emit(tape, "mul", (scaled, cubed), like((scaled, cubed))),)
 
     kernel = pointwise_kernel("rsqrt", (x,), out)
-    return tape.function("aten::rsqrt", (x,), out, "RsqrtBackward0", rule, kernel, saves=(out,))
+    return tape.function("aten::rsqrt", (x,), out, rule, kernel, saves=(out,))
 
 
 @operator
 def gelu(tape: Tape, x: Tensor) -> Tensor:
-    return unary(tape, "gelu", x, "GeluBackward0")
+    return unary(tape, "gelu", x)
 
 
 @operator
 def tanh(tape: Tape, x: Tensor) -> Tensor:
-    return unary(tape, "tanh", x, "TanhBackward0", saves="output")
+    return unary(tape, "tanh", x, saves="output")
 
 
 @operator
 def silu(tape: Tape, x: Tensor) -> Tensor:
-    return unary(tape, "silu", x, "SiluBackward0")
+    return unary(tape, "silu", x)
 
 
 def sigmoid(tape: Tape, x: Tensor) -> Tensor:
-    return unary(tape, "sigmoid", x, "SigmoidBackward0", saves="output")
+    return unary(tape, "sigmoid", x, saves="output")
 
 
 def tensor_binary(tape: Tape, name: str, a: Tensor, b: Tensor) -> Tensor:
@@ -114,8 +112,8 @@ def tensor_binary(tape: Tape, name: str, a: Tensor, b: Tensor) -> Tensor:
             second = emit(tape, "neg", (grad,), grad.empty_like())
         return [grad if a.requires_grad else None, second]
 
-    kernel, node = pointwise_kernel(name, (a, b), out), f"{name.capitalize()}Backward0"
-    return tape.function(f"aten::{name}", (a, b), out, node, rule, kernel, saves=kept)
+    kernel = pointwise_kernel(name, (a, b), out)
+    return tape.function(f"aten::{name}", (a, b), out, rule, kernel, saves=kept)
 
 
 def _wider(a: Tensor, b: Tensor) -> str:
@@ -151,9 +149,9 @@ def scalar(tape: Tape, name: str, x: Tensor, value: float = 0.0) -> Tensor:
         scaled = emit(tape, "mul", (powered,), powered.empty_like())
         return (emit(tape, "mul", (grad, scaled), like((grad, scaled))),)
 
-    kernel, node = pointwise_kernel(name, (x,), out), f"{name.capitalize()}Backward0"
+    kernel = pointwise_kernel(name, (x,), out)
     saves = (x,) if name == "pow" else ()
-    return tape.function(f"aten::{name}", (x,), out, node, rule, kernel, saves=saves)
+    return tape.function(f"aten::{name}", (x,), out, rule, kernel, saves=saves)
 
 
 @operator
@@ -176,5 +174,4 @@ def _fused_dropout(tape: Tape, x: Tensor) -> Tensor:
     def rule(grad: Tensor) -> Grads:
         return (emit(tape, "native_dropout_backward", (grad, mask), grad.empty_like()),)
 
-    kernel, node = dropout_kernel(x), "NativeDropoutBackward0"
-    return tape.function("aten::native_dropout", (x,), out, node, rule, kernel, saves=(mask,))
+    return tape.function("aten::native_dropout", (x,), out, rule, dropout_kernel(x), saves=(mask,))

@@ -75,6 +75,11 @@ class _OpenOp:
         return self.resumed and not (self.kernels or self.calls or self.waits or self.collective)
 
 
+def node_of(name: str) -> str:
+    """How autograd names the node of a function: ``aten::_log_softmax``, LogSoftmaxBackward0."""
+    return "".join(part.capitalize() for part in name.rpartition(":")[2].split("_")) + "Backward0"
+
+
 class Tape:
     """Records one rank's training step. ``device`` is cuda or cpu: some kernels differ."""
 
@@ -133,8 +138,8 @@ class Tape:
         self.lifetimes.called(inputs)
 
     def function(
-        self, name: str, inputs: Sequence[Tensor], out: Tensor, node: str, rule: Rule, *kernels: Kernel,
-        of: Sequence[Tensor] | None = None, saves: Sequence[Tensor] = (),
+        self, name: str, inputs: Sequence[Tensor], out: Tensor, rule: Rule, *kernels: Kernel,
+        of: Sequence[Tensor] | None = None, saves: Sequence[Tensor] = (), node: str = "",
     ) -> Tensor:  # fmt: skip
         """A library call that makes ``out``: an operator by itself, or part of the open one. ``rule`` gives
         the gradients of its inputs, or ``of`` some of them, from what it ``saves``."""
@@ -142,7 +147,7 @@ class Tape:
         with self.op(name, inputs):
             self.call(name, inputs, *kernels)
             self.save(*saves)
-            self.record(node, inputs if of is None else of, (out,), rule)
+            self.record(node or node_of(name), inputs if of is None else of, (out,), rule)
         return out if part else self.made(out)
 
     def made(self, tensor: Tensor) -> Tensor:

@@ -6,14 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from stepsight.program.aten.movement import concat_kernel, copy_kernel, fill_kernel
-from stepsight.workload.operators.tape import Grads, Tape, operator
+from stepsight.workload.operators.tape import Grads, Tape, node_of, operator
 from stepsight.workload.operators.tensor import Tensor, view_strides
-
-_VIEW_NODES = {
-    "aten::view": "ViewBackward0",
-    "aten::_unsafe_view": "UnsafeViewBackward0",
-    "aten::_reshape_alias": "ReshapeAliasBackward0",
-}
 
 
 @operator
@@ -24,15 +18,15 @@ def view(tape: Tape, x: Tensor, *shape: int, name: str = "aten::view") -> Tensor
     if strides is None:
         raise RuntimeError(f"view of {x.shape} {x.strides} as {sizes} needs a copy")
     out = x.alias(sizes, strides)
-    return view_operator(tape, name, _VIEW_NODES[name], x, out, lambda grad: reshape(tape, grad, *x.shape))
+    return view_operator(tape, name, x, out, lambda grad: reshape(tape, grad, *x.shape))
 
 
 def view_operator(
-    tape: Tape, name: str, node: str, x: Tensor, out: Tensor, back: Callable[[Tensor], Tensor]
+    tape: Tape, name: str, x: Tensor, out: Tensor, back: Callable[[Tensor], Tensor], node: str = ""
 ) -> Tensor:
     """A host operator without a kernel: ``out`` is ``x`` seen in another way, ``back`` turns its gradient."""
     with tape.op(name, (x,)):
-        tape.record(node, (x,), (out,), lambda grad: (back(grad),))
+        tape.record(node or node_of(name), (x,), (out,), lambda grad: (back(grad),))
     return out
 
 
@@ -68,27 +62,18 @@ def contiguous(tape: Tape, x: Tensor) -> Tensor:
 @operator
 def transpose(tape: Tape, x: Tensor, first: int, second: int) -> Tensor:
     out = swapped(x, first, second)
-    return view_operator(
-        tape, "aten::transpose", "TransposeBackward0", x, out, lambda grad: swapped(grad, first, second)
-    )
+    return view_operator(tape, "aten::transpose", x, out, lambda grad: swapped(grad, first, second))
 
 
 def t(tape: Tape, x: Tensor) -> Tensor:
     """The transpose of a matrix."""
-    return view_operator(tape, "aten::t", "TBackward0", x, swapped(x, 0, 1), lambda grad: swapped(grad, 0, 1))
+    return view_operator(tape, "aten::t", x, swapped(x, 0, 1), lambda grad: swapped(grad, 0, 1))
 
 
 @operator
 def permute(tape: Tape, x: Tensor, *order: int) -> Tensor:
     inverse = tuple(order.index(i) for i in range(len(order)))
-    return view_operator(
-        tape,
-        "aten::permute",
-        "PermuteBackward0",
-        x,
-        _permuted(x, order),
-        lambda grad: _permuted(grad, inverse),
-    )
+    return view_operator(tape, "aten::permute", x, _permuted(x, order), lambda grad: _permuted(grad, inverse))
 
 
 @operator
@@ -97,9 +82,7 @@ def expand(tape: Tape, x: Tensor, *shape: int) -> Tensor:
     pad = len(shape) - len(x.shape)
     dims = zip((1,) * pad + x.shape, shape, (0,) * pad + x.strides, strict=True)
     out = x.alias(tuple(shape), tuple(0 if a == 1 and b != 1 else stride for a, b, stride in dims))
-    return view_operator(
-        tape, "aten::expand", "ExpandBackward0", x, out, lambda grad: tape.sum_to(grad, x.shape)
-    )
+    return view_operator(tape, "aten::expand", x, out, lambda grad: tape.sum_to(grad, x.shape))
 
 
 @operator
@@ -107,9 +90,7 @@ def unsqueeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
     at = dim if dim >= 0 else len(x.shape) + 1 + dim
     stride = x.shape[at] * x.strides[at] if at < len(x.shape) else 1
     out = x.alias((*x.shape[:at], 1, *x.shape[at:]), (*x.strides[:at], stride, *x.strides[at:]))
-    return view_operator(
-        tape, "aten::unsqueeze", "UnsqueezeBackward0", x, out, lambda grad: _dropped(grad, at)
-    )
+    return view_operator(tape, "aten::unsqueeze", x, out, lambda grad: _dropped(grad, at))
 
 
 @operator
@@ -131,8 +112,7 @@ def split(
                     tape.call("aten::zeros", (), fill_kernel(piece))
             return (concatenated(tape, whole, at),)
 
-        node = "SplitBackward0" if name == "aten::split" else "SplitWithSizesBackward0"
-        tape.record(node, (x,), pieces, rule)
+        tape.record(node_of(name), (x,), pieces, rule)
     return pieces
 
 
