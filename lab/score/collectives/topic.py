@@ -26,12 +26,14 @@ Mask = npt.NDArray[np.bool_]
 def scores(data: Path) -> list[Score]:
     """Every score that the folder's tables allow; all are on rows that took no part in the fit."""
     folder = data / "collectives"
+    from lab.score.collectives.sites import site_scores
     from lab.score.collectives.transfers import pcie_score, transfer_scores
 
     found: list[Score] = []
     if (folder / "nccl.parquet").is_file():
         nccl = read_nccl(data)
         found += _sizes(nccl) + _group_sizes(nccl) + _stacks(nccl, data) + transfer_scores()
+        found += site_scores()
         found.append(pcie_score(data))
     return found
 

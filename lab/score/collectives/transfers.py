@@ -62,7 +62,7 @@ def _errors(
     removed: Callable[[Key, Key], bool],
 ) -> Iterator[tuple[float, float]]:
     for system in catalogue.systems:
-        platform = _platform(system)
+        platform = platform_of(system)
         for key, curve in system.curves.items():
             sizes = curve.sizes[curve.sizes >= LEAST_BYTES]
             if not wanted(system, key) or not len(sizes):
@@ -88,7 +88,7 @@ def _on(*links: str) -> Callable[[MeasuredSystem, Key], bool]:
     return lambda system, key: system.link in links and _in_node(system, key)
 
 
-def _platform(system: MeasuredSystem) -> PlatformSpec:
+def platform_of(system: MeasuredSystem) -> PlatformSpec:
     """The measured machine as a platform; only its names and links matter here."""
     gpu = GpuSpec(system.gpus[0], "", "", 1, 1.0, 1.0, 1.0, 1.0, 1.0, {"fp32": 1.0}, 12.0)
     nic = LinkSpec(system.nic, system.nic_gbps, 5.0) if system.nic_gbps else None
