@@ -98,7 +98,7 @@ def test_a_layout_by_default_that_waits_for_its_exchanges_is_pointed_out() -> No
 def test_groups_of_experts_that_cross_racks_are_pointed_out() -> None:
     def crossing(platform: str) -> bool:
         notes = predict("qwen3-30b-a3b", platform, set={"ep": 64}).notes
-        return any("some groups lie on two nodes" in note for note in notes)
+        return any("some groups span two nodes" in note for note in notes)
 
     assert crossing("8x72xGB200") and not crossing("8x64xGB200") and not crossing("8x8xH100-SXM-400G")
 
@@ -109,7 +109,7 @@ def test_a_layout_that_somebody_stated_is_not_pointed_out() -> None:
 
 
 def test_a_batch_by_default_that_leaves_the_device_idle_is_pointed_out() -> None:
-    (hint,) = (n for n in predict("vit-b-16", "8xA100-SXM4-80G").notes if "no batch was stated" in n)
+    (hint,) = (n for n in predict("vit-b-16", "8xA100-SXM4-80G").notes if "no batch given" in n)
     assert "one image per rank" in hint and "mbs=" in hint
     stated = predict("vit-b-16", "8xA100-SXM4-80G", set={"mbs": 1})
     assert not any("no batch" in n for n in stated.notes) and not stated.assumed.get("default_batch")

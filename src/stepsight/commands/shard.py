@@ -32,7 +32,7 @@ HOST_MEMORY_HELP = (
     "plan names the tier of each."
 )
 HOST_GB_HELP = (
-    "With --host-memory: GB of each node for tables; what is beyond lies on a drive, with a cache on the GPU."
+    "With --host-memory: GB of each node for tables; the rest goes to a drive, with a cache on the GPU."
 )
 
 

@@ -111,7 +111,7 @@ def layout_left_open(c: LanguageConfig, exposed: float) -> tuple[str, ...]:
     experts = ", expert parallelism (ep)" if c.model.experts else ""
     name = f"FSDP over {c.ranks:,} GPUs" if sharded else f"ep {s.expert}, pp {s.pipeline}"
     return (
-        f"no layout was stated: {name} waits for communication {share(exposed)} of the"
+        f"no layout given: {name} waits for communication {share(exposed)} of the"
         f" step; stepsight tune searches tensor and pipeline parallelism (tp, pp){experts} and micro-batches"
         " (mbs)",
     )
@@ -124,8 +124,8 @@ def experts_cross(c: LanguageConfig, platform: Platform) -> tuple[str, ...]:
         return ()
     used = per_node - per_node % group
     return (
-        f"experts over {group} GPUs do not divide the {per_node} that one link joins: some groups lie on two"
-        f" nodes; with nodes of {used} in the platform's name none does",
+        f"experts over {group} GPUs do not divide the {per_node} that one link joins: some groups span two"
+        f" nodes; nodes of {used} in the platform's name avoid that",
     )
 
 
@@ -135,8 +135,8 @@ def batch_left_open(c: LanguageConfig, idle: float) -> tuple[str, ...]:
         return ()
     each = "image" if c.model.patches else "sequence"
     return (
-        f"no batch was stated: with one {each} per rank the device waits for the host {share(idle)}"
-        " of the step; state one, as --set mbs=64",
+        f"no batch given: with one {each} per rank the device waits for the host {share(idle)}"
+        " of the step; give one, such as --set mbs=64",
     )
 
 

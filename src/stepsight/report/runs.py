@@ -292,7 +292,7 @@ def _suspects(found: Diagnosis) -> Listing:
         line = " ".join(f"--set {a}" for a in apart.assignments)
         first, second = found.suspects[:2]
         below.append(
-            f"to distinguish them, measure the job with {line}: {time(apart.usual_us)} as it should be,"
+            f"to distinguish them, measure the job with {line}: {time(apart.usual_us)} if nothing is wrong,"
             f" {time(apart.steps_us[0])} with {first.name}, {time(apart.steps_us[1])} with {second.name}"
         )
     words = ("what may be wrong", "as an option")
@@ -304,7 +304,7 @@ def advice_report(found: Advised, most: int | None = None) -> Report:
     """What to change, what each change gains and needs; the first ``most`` changes."""
     p = found.prediction
     memory = f", {size(p.memory.total_bytes)} of {size(p.memory.usable_bytes)}" if p.memory else ""
-    lead = f"{found.tried} changes simulated; those that gain, the largest gain first"
+    lead = f"{found.tried} changes simulated; those that gain, largest gain first"
     nothing = "nothing that was tried gains"
     if not found.fits:
         lead = "does not fit; changes that make it fit, those that lose the least time first"

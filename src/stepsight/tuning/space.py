@@ -196,7 +196,7 @@ def _unusual_stages(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Se
     of = _reader(made, kept)
     batch = _whole(made.get("global_batch"), m.global_batch)
     usual = usual_stages(m, of("pipeline"), batch // (of("data") * of("micro_batch")))
-    return "" if stages in usual else "no recipe has as many virtual stages"
+    return "" if stages in usual else "no recipe has this many virtual stages"
 
 
 def _wrong_recomputation(made: Mapping[str, Setting], m: Model) -> str:
