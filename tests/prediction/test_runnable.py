@@ -89,9 +89,9 @@ def test_a_clearly_faster_attention_kernel_is_named_with_its_gain() -> None:
 
 
 def test_a_layout_by_default_that_waits_for_its_exchanges_is_pointed_out() -> None:
-    (hint,) = (n for n in predict("llama3.1-405b", "256x8xH100-SXM-25G").notes if "no layout was" in n)
+    (hint,) = (n for n in predict("llama3.1-405b", "256x8xH100-SXM-25G").notes if "no layout given" in n)
     assert "FSDP over 2,048 GPUs" in hint and "stepsight tune" in hint
-    (hint,) = (n for n in predict("deepseek-v3", "64x8xH100-SXM-25G").notes if "no layout was" in n)
+    (hint,) = (n for n in predict("deepseek-v3", "64x8xH100-SXM-25G").notes if "no layout given" in n)
     assert "ep 8, pp 16" in hint and "(ep)" in hint
 
 
