@@ -78,6 +78,17 @@ def test_images_by_channel_are_copied_on_tensor_cores_only() -> None:
     assert time_us("conv", "V100", reordered=1, dtype="fp32") == time_us("conv", "V100", dtype="fp32")
 
 
+@pytest.mark.parametrize(("side", "copied"), [(3, True), (1, False)])
+def test_forwards_in_half_precision_copy_the_image_of_windows_alone(side: int, copied: bool) -> None:
+    narrow, wide = (
+        time_us("conv", side=side, dtype="fp16", reordered=1, c_out=c_out)
+        - time_us("conv", side=side, dtype="fp16", c_out=c_out)
+        for c_out in (256, 512)
+    )
+    assert wide == pytest.approx(narrow, abs=1e-6)  # results are written by channel
+    assert (narrow > 0) == copied
+
+
 def test_half_precision_is_faster_than_tf32() -> None:
     for family in FAMILIES:
         assert time_us(family, dtype="bf16") < time_us(family)

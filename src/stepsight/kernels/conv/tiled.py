@@ -6,8 +6,8 @@ the GPU is full. Each multiprocessor takes its share of tiles one after another;
 start that nothing hides.
 
 Tensor cores read images by pixel (channels_last). cuDNN and MIOpen bring images that lie by channel into that
-order before their kernel and the result back after it; a forward copies image and result, a gradient the two
-that it reads or writes.
+order before their kernel and the result back after it; a gradient copies the two that it reads or writes, a
+forward image and result, or (cuDNN in half precision) at most its image.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from stepsight.kernels.roofline import KERNEL_FLOOR_US
 
 C = area("kernels")
 
-READS_BY_CHANNEL = frozenset({"fp16", "bf16"})
-"""Types in which cuDNN's forward kernels without groups read images by channel themselves: forwards of image
-models in NCHW on an RTX 4090 (cuDNN 9) leave no time for copies, nor do training steps of ResNet-50 on A100
-and H100. Steps of models with groups leave it."""
+WRITES_BY_CHANNEL = frozenset({"fp16", "bf16"})
+"""Types in which cuDNN's forward kernels write results by channel themselves (``nhwc2nchw`` in their names),
+and products of 1×1 windows read images by channel, too. Larger windows have their image copied."""
 COPY_SHARE = C.by_name("CONV_COPY_SHARE")
 
 
@@ -43,13 +42,15 @@ def copies_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     """What is read copied into the order of pixels, what is written copied back; zero where nothing is."""
     d = batch.dims
     copied = d["reordered"] > 0
-    if batch.family == "conv" and spec.vendor == "nvidia" and batch.dtype in READS_BY_CHANNEL:
-        copied &= d["groups"] > 1
+    plain = d["groups"] <= 1
+    by_channel = batch.family == "conv" and spec.vendor == "nvidia" and batch.dtype in WRITES_BY_CHANNEL
+    if by_channel:
+        copied &= ~plain | (d["kh"] * d["kw"] > 1)
     if not has_tensor_cores(batch.dtype, spec) or not copied.any():
         return np.zeros(len(batch))
     high, wide = conv_output(d)
     image = d["batch"] * d["c_in"] * d["h"] * d["w"]
-    result = d["batch"] * d["c_out"] * high * wide
+    result = np.where(by_channel & plain, 0.0, d["batch"] * d["c_out"] * high * wide)
     moved = 2.0 * batch.element_bytes * (image + result)
     share = COPY_SHARE.get(spec.vendor, COPY_SHARE["nvidia"])
     return np.asarray(np.where(copied, moved / (spec.memory_gbps * 1e3 * share), 0.0))
