@@ -141,7 +141,10 @@ recovered from the reserved memory of one LoRA run (mean, 99th percentile), with
 the longest from the maximum of four other methods."""
 
 PEFT_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "ADALORA": {"init_r": 64, "target_r": 32, "tinit": 200, "tfinal": 500, "total_step": 5000},
+    "ADALORA": {
+        "init_r": 64, "target_r": 32, "tinit": 200, "tfinal": 500, "total_step": 5000,
+        "task_type": None,  # the model's own forward is called: no orthogonal regularisation
+    },
     "ADAMSS": {"num_subspaces": 32, "subspace_rank": 1},
     "ADAPTION_PROMPT": {"adapter_len": 100, "adapter_layers": 28, "target_modules": "self_attn"},
     "BOFT": {"boft_block_size": 4},
@@ -214,6 +217,7 @@ def peft_l40s(row: Row, where: str) -> MeasuredStep:
         "kind": kind, "rank": int(float(row["rank"] or 0)), "batch": batch, "trainable": trainable,
         "targets": [t for t in row["target_modules"].split(";") if t], "settings": settings,
         "checkpointing": row["grad_checkpointing"] == "True",
+        "widened": kind != "OSF",  # its training_params.json
         "optimizer": next((o for o in ("lorafa", "riemannian") if o in row["experiment"]), "adamw"),
     }  # fmt: skip
     mean = number(row["mean_tokens_per_step"], f"{where}: mean_tokens_per_step") / batch - 1

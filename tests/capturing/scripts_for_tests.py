@@ -225,3 +225,41 @@ for _ in range(5):
     optimizer.step()
     optimizer.zero_grad()
 """
+
+ODD_HABITS = """
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(1024, 1024, bias=False).requires_grad_(False)
+        mask = torch.zeros(1024, 1024).to(torch.bool).view(1, -1)
+        mask.scatter_(1, torch.arange(500).unsqueeze(0), torch.ones(1, 500, dtype=torch.bool))
+        self.places = torch.stack(torch.where(mask.view(1024, 1024)))
+        self.values = nn.Parameter(torch.zeros(self.places.shape[1]))
+
+    def forward(self, x):
+        self.places = self.places.to(x.device)
+        weight = self.base.weight.clone()
+        weight += torch.sparse_coo_tensor(self.places, self.values, (1024, 1024))
+        dense = torch.sparse_coo_tensor(self.places, self.values, (1024, 1024)).coalesce().to_dense()
+        return nn.functional.linear(x, weight + dense)
+
+model = Sparse().cuda()
+compiled = torch.compile(nn.Linear(1024, 8).cuda(), mode="reduce-overhead")
+optimizer = torch.optim.SGD([model.values, *compiled.parameters()], lr=0.1)
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+    for _ in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        hidden = model(torch.randn(64, 1024, device="cuda"))
+        picked = hidden[:, hidden[0] > 0]
+        best = hidden.argmax(1).tolist()
+        assert picked.shape[0] == 64
+        (compiled(hidden).square().mean() + picked.mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        prof.step()
+print(prof.key_averages().table(sort_by="cuda_time_total"))
+"""

@@ -311,3 +311,13 @@ def test_indices_computed_from_positions_are_known_to_their_gradient(tmp_path: P
     runs = [k.dim("run") for op in step.job.programs[0].ops for k in op.kernels if k.family == "scatter"]
     assert len(runs) == 1
     assert 128 * 128 / 8 < runs[0] < 128 * 128
+
+
+def test_profilers_sparse_tensors_and_graph_marks_do_not_stop_a_script(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.ODD_HABITS)
+    kernels = [k for op in step.job.programs[0].ops for k in op.kernels]
+    added = next(k for k in kernels if k.operator == "index_add_")
+    assert added.dim("elements") == 500  # what the sparse tensor holds, not the 1,048,576 of the weight
+    assert {"sparse_mask", "_coalesce", "_to_dense"} <= {k.operator for k in kernels}
+    assert [k.family for k in kernels].count("copy_d2h") == 1  # tolist()
+    assert not step.guessed

@@ -46,6 +46,12 @@ def test_one_process_a_gpu_may_name_its_own(tmp_path: Path) -> None:
     assert step.ranks == 2
 
 
+def test_extensions_are_refused_before_they_are_built(tmp_path: Path) -> None:
+    build = "from torch.utils.cpp_extension import load\nmodel = load('mine', sources=['mine.cu'])\n"
+    with pytest.raises(StepsightError, match="extension 'mine' brings GPU kernels of its own"):
+        captured(tmp_path, build)
+
+
 def test_a_kernel_that_needs_values_is_named() -> None:
     class DataDependentOutputException(Exception):  # noqa: N818 (torch's name)
         pass

@@ -25,7 +25,7 @@ LLAMA_3B = {
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """``settings`` are the adapter's own, beyond rank and target modules."""
+    """``settings`` are the adapter's own, beyond rank and target modules; ``widened``: it is kept in fp32."""
 
     kind: str
     lengths: list[int]
@@ -35,6 +35,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     batch: int = 4
     trainable: int = 0
     optimizer: str = "adamw"
+    widened: bool = True
     checkpointing: bool = False
 
 
@@ -46,7 +47,8 @@ def train(asked: Asked) -> None:
         base.enable_input_require_grads()
         base.gradient_checkpointing_enable()
     adapter = _adapter(asked)
-    model = (peft.get_peft_model(base, adapter) if adapter else base).cuda()
+    made = peft.get_peft_model(base, adapter, autocast_adapter_dtype=asked.widened) if adapter else base
+    model = made.cuda()
     found = sum(p.numel() for p in model.parameters() if p.requires_grad)
     print(f"trainable {found:,} of {asked.trainable:,}", file=sys.stderr)
     if asked.trainable and abs(found / asked.trainable - 1) > 0.02:
@@ -93,6 +95,8 @@ def _step(sequences: int, length: int, model: Any, optimizer: Any, schedule: Any
 def _adapter(asked: Asked) -> Any:
     if asked.kind in ("", "FULL"):
         return None
+    if asked.kind in RUN_AS:
+        RUN_AS[asked.kind]()
     kind = getattr(peft.PeftType, asked.kind)
     maker = peft.PEFT_TYPE_TO_CONFIG_MAPPING[kind]
     known = inspect.signature(maker).parameters
@@ -103,6 +107,50 @@ def _adapter(asked: Asked) -> Any:
         given.setdefault("r", asked.rank)
     return maker(**given)
 
+
+def _osf() -> None:
+    """OSF made each weight of both its parts in every forward when the rows were measured (peft 0.20): their
+    allocated memory holds both parts of all layers."""
+    from peft.tuners.osf.layer import Linear, OSFLayer
+
+    if hasattr(OSFLayer, "_reconstruct_weight"):
+        return
+    made = OSFLayer.update_layer
+
+    def update_layer(self: Any, name: str, effective_rank: int, **given: Any) -> None:
+        made(self, name, effective_rank, **given)
+        weight = self.get_base_layer().weight
+        shapes = ((weight.shape[0], effective_rank), (effective_rank,), (effective_rank, weight.shape[1]))
+        self.high = [torch.empty(shape, dtype=weight.dtype, device=weight.device) for shape in shapes]
+        self._osf_U_high[name], _, self._osf_V_high[name] = self.high
+        for unused in (self._osf_U_low_init, self._osf_S_low_init, self._osf_V_low_init):
+            unused.clear()
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        low = self.osf_svd_params[self.active_adapters[0]]
+        u, s, v = self.high
+        weight = torch.mm(u * s.unsqueeze(0), v) + torch.mm(
+            low["U_low"] * low["S_low"].unsqueeze(0), low["V_low"]
+        )
+        return torch.nn.functional.linear(x.to(weight.dtype), weight, self.get_base_layer().bias).to(x.dtype)
+
+    OSFLayer.update_layer, Linear.forward = update_layer, forward
+
+
+def _frod() -> None:
+    """FRoD's decompositions take minutes and have no influence on a step."""
+    from peft.tuners.frod import layer, model
+
+    model._projection_from_weights = lambda matrices, alpha: torch.eye(matrices[0].shape[1])
+    layer.FrodLayer._calculate_frod_u_and_lambda = lambda self, v, w: (
+        torch.zeros(w.shape),
+        torch.ones(w.shape[1]),
+    )
+    layer.Linear._offload_base_weight_to_cpu = lambda self: None
+
+
+RUN_AS = {"OSF": _osf, "FROD": _frod}
+"""Methods that are not run as today's peft has them."""
 
 if __name__ == "__main__":
     train(msgspec.json.decode(sys.argv[1], type=Asked))

@@ -141,6 +141,38 @@ class _Open:
     transparent: bool
 
 
+_PROFILE = torch.autograd.profiler.profile
+
+
+class _NoProfile:
+    """Stands in for the script's own profilers: one profile runs at a time, and it is the capture's."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> _NoProfile:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def key_averages(self, *_: Any, **__: Any) -> Any:
+        return torch.autograd.profiler_util.EventList()
+
+    events = function_events = total_average = key_averages
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
+def install_profilers() -> None:
+    """From now on scripts profile nothing."""
+    torch.profiler.profile = torch.profiler._KinetoProfile = _NoProfile
+    torch.autograd.profiler.profile = torch.autograd.profiler.emit_nvtx = _NoProfile
+
+
 class HostProfile:
     """Runs the CPU profiler between `start` and `stop`."""
 
@@ -148,7 +180,7 @@ class HostProfile:
         self._profiler: Any = None
 
     def start(self) -> None:
-        self._profiler = torch.autograd.profiler.profile(use_cpu=True, use_kineto=True)
+        self._profiler = _PROFILE(use_cpu=True, use_kineto=True)
         self._profiler.__enter__()
 
     def stop(self) -> tuple[dict[int, HostOperator], list[HostOperator]]:

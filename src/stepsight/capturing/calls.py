@@ -136,6 +136,9 @@ class Facts:
             strides = tuple(int(s) for s in t.stride())
         except RuntimeError:
             strides = (1,) * t.dim()
+        if t.layout == torch.sparse_coo:  # the values that it holds
+            t = t._values()
+            return TensorFact(tuple(int(s) for s in t.shape), DTYPES.get(t.dtype, "fp32"), t.stride(), device)
         number = self.storage_number(t) if device == "cuda" else -1
         offset = int(t.storage_offset()) if number >= 0 else 0
         shape = tuple(int(s) for s in t.shape)
@@ -153,6 +156,8 @@ class Facts:
             elif argument.default_value is not None:
                 arguments[argument.name] = argument.default_value
         namespace, name = schema.name.split("::")
+        if name in ("add", "add_") and len(args) > 1 and _is_sparse(args[1]) and not _is_sparse(args[0]):
+            name, arguments["source"] = f"index_{name}", arguments["other"]
         inputs = tuple(_facts_in(arguments.values()))
         return AtenCall(
             name, inputs, (), arguments, func._overloadname, namespace, self._is_pointwise(func), node
@@ -170,6 +175,10 @@ class Facts:
         if known is None:
             known = self._pointwise[func] = torch.Tag.pointwise in func.tags
         return known
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo
 
 
 def _facts_in(values: Any) -> Iterator[TensorFact]:

@@ -10,7 +10,7 @@ rules to operators that nobody defined. Their signatures are enough: a call is r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as functional
 from torch._subclasses.fake_tensor import FakeTensor
 
+from stepsight.capturing.request import UnsupportedError, own_kernels
+
 
 def install_operators() -> None:
     _install_own_kernels()
@@ -30,39 +32,52 @@ def install_operators() -> None:
     define_vision_operators()
 
 
-_ASKS_FOR_FAKES = "transformers.utils.import_utils"
-
-
-class _NoFakes(MetaPathFinder):
+def _no_fakes(module: ModuleType) -> None:
     """Transformers takes a fake tensor for a graph being traced and then keeps a causal mask that it leaves
-    to the attention kernel on a GPU. Once its module is imported, none of its tensors is a fake one."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != _ASKS_FOR_FAKES:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def then_patch(module: ModuleType) -> None:
-                run(module)
-                _patch(module)
-
-            spec.loader.exec_module = then_patch  # type: ignore[method-assign]
-        return spec
-
-
-def _patch(module: ModuleType) -> None:
+    to the attention kernel on a GPU: none of its tensors is a fake one."""
     module.is_fake_tensor = lambda tensor: False  # type: ignore[attr-defined]
 
 
+def _no_builds(module: ModuleType) -> None:
+    """Extensions are compiled for minutes, and their kernels need a GPU."""
+
+    def refuse(name: str, *_: Any, **__: Any) -> None:
+        raise UnsupportedError(own_kernels(f"the extension {name!r}"))
+
+    module.load = module.load_inline = refuse  # type: ignore[attr-defined]
+
+
+_CHANGED: Mapping[str, Callable[[ModuleType], None]] = {
+    "transformers.utils.import_utils": _no_fakes, "torch.utils.cpp_extension": _no_builds,
+}  # fmt: skip
+
+
+class _OnImport(MetaPathFinder):
+    """Changes modules once they are imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name not in _CHANGED:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def then_change(module: ModuleType) -> None:
+                run(module)
+                _CHANGED[name](module)
+
+            spec.loader.exec_module = then_change  # type: ignore[method-assign]
+        return spec
+
+
 def install_libraries() -> None:
-    """What libraries ask of tensors is answered as on a GPU."""
-    if _ASKS_FOR_FAKES in sys.modules:
-        _patch(sys.modules[_ASKS_FOR_FAKES])
-    else:
-        sys.meta_path.insert(0, _NoFakes())
+    """What libraries ask of tensors is answered as on a GPU; extensions are not built."""
+    for name, change in _CHANGED.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+    sys.meta_path.insert(0, _OnImport())
 
 
 def install_old_defaults() -> None:

@@ -174,6 +174,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         asked = kwargs.get("device")
         if asked is not None and on_gpu(asked):
             kwargs = {**kwargs, "device": only_gpu(asked)}
+        if name == "to" and asked is None:  # composite, not taken apart in inference mode
+            asked = next((a for a in args if isinstance(a, torch.device)), None)
         tensors = list(tensors_in(args, kwargs))
         fake = [t for t in tensors if isinstance(t, FakeTensor)]
         if not fake and not (asked is not None and on_gpu(asked)):
@@ -213,7 +215,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return True
         if name in _FACTORIES and self._large_parameter(name, args, kwargs):
             with self.fake:
-                return func(*args, **kwargs)
+                out = func(*args, **kwargs)
+            if name in ("zeros", "ones"):
+                self.values.filled(out, name == "ones")
+            return out
         return func(*args, **kwargs)
 
     def _large_parameter(self, name: str, args: Any, kwargs: Any) -> bool:
@@ -306,6 +311,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if computed is not None:
             for made, value in zip(tensors_in(out), tensors_in(computed), strict=False):
                 values.learn(made, value, computed=True)
+        elif name == "_to_copy":
+            values.copied(args[0], out)
         elif func._schema.is_mutable and name not in _STEADY:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 if argument.alias_info is not None and argument.alias_info.is_write:
@@ -321,6 +328,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         fake_args, fake_kwargs = mapped(args, self._faked), mapped(kwargs, self._faked)
         try:
             with self.fake:
+                if func._schema.name.endswith("::clone") and fake_args[0].is_sparse:  # torch's has no values
+                    return by_rule("clone", fake_args)
                 return func(*fake_args, **fake_kwargs)
         except _NEED_DATA:
             with self.fake:
@@ -434,6 +443,10 @@ def by_rule(name: str, args: Any) -> Any:
         data, weights, hidden, cell = args[0], args[1], args[4], args[5]
         state = None if cell is None else torch.empty_like(cell)
         return torch.empty_like(data), torch.empty_like(hidden), state, [torch.empty_like(w) for w in weights]
+    if name in _SPARSE and args and args[-1].is_sparse:
+        return _with_indices_of(args[-1], args[0].dtype)
+    if name == "_to_dense":
+        return torch.empty(args[0].shape, dtype=args[0].dtype, device=CUDA)
     if name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
         return torch.empty_like(args[0])
     if name in ("batch_norm_stats", "batch_norm_gather_stats_with_counts", "batch_norm_gather_stats"):
@@ -444,6 +457,20 @@ def by_rule(name: str, args: Any) -> Any:
         wide = [args[0].new_empty(args[0].shape[1], dtype=torch.float32) for _ in range(2)]
         return *wide, *(args[0].new_empty(args[0].shape[1], dtype=kind) for _ in range(2))
     return None
+
+
+_SPARSE = frozenset(("detach", "alias", "clone", "_coalesce", "sparse_mask"))
+"""Results are sparse as their last argument is; no two indices are taken to be equal."""
+
+
+def _with_indices_of(known: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    held = (torch.empty(t.shape, dtype=kind, device=CUDA)
+            for t, kind in ((known._indices(), torch.int64), (known._values(), dtype)))  # fmt: skip
+    made: torch.Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
+        known.sparse_dim(), known.dense_dim(), known.shape, *held, dtype=dtype, layout=torch.sparse_coo,
+        device=CUDA, is_coalesced=True,
+    )  # fmt: skip
+    return made
 
 
 def tried_on_cpu(func: Any, args: Any, kwargs: Any, values: Values) -> Any:

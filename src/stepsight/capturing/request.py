@@ -199,5 +199,10 @@ def explained(error: BaseException) -> str:
         called = text.partition("HigherOrderOperator ")[2].partition(" ")[0]
         return f"{called}: torch has no rule to run it under a recorder; {RECORD}"
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _OWN_KERNELS:
-        return f"{error.name} brings GPU kernels of its own, which cannot be captured; {RECORD}"
+        return own_kernels(error.name or "")
     return ""
+
+
+def own_kernels(what: str) -> str:
+    """The refusal of a library or an extension."""
+    return f"{what} brings GPU kernels of its own, which cannot be captured; {RECORD}"

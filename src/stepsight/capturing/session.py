@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
-from stepsight.capturing.boundaries import Batches, HostProfile, StepBoundaries
+from stepsight.capturing.boundaries import Batches, HostProfile, StepBoundaries, install_profilers
 from stepsight.capturing.calls import CallRecord, StepRecords
 from stepsight.capturing.device import install_device
 from stepsight.capturing.fusion import fused
@@ -70,6 +70,7 @@ class Session:
         install_libraries()
         install_routing()
         install_checks()
+        install_profilers()
         install_attention(gpu.capability)
         run_self_test(Recorder(Values(self.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0))))
         if self.assumptions.older_than(2, 0):
@@ -201,6 +202,7 @@ class Session:
 
         torch.compile = compile_
         torch.nn.Module.compile = compile_in_place
+        torch.compiler.cudagraph_mark_step_begin = lambda: None
 
 
 def _uses_cuda_graphs(mode: str | None = None, options: Any = None, **_: Any) -> bool:

@@ -170,8 +170,13 @@ def _install_reads(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
     def formatted(self: FakeTensor, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, "")
 
+    def listed(self: FakeTensor) -> Any:
+        """The host waits for the values, as ``.cpu()`` does."""
+        values = self.detach().cpu()
+        return (read(values) if isinstance(values, FakeTensor) else values).tolist()
+
     FakeTensor.numpy = lambda self, **_: read(self).numpy()
-    FakeTensor.tolist = lambda self: read(self).tolist()
+    FakeTensor.tolist = listed
     FakeTensor.__array__ = lambda self, *_, **__: read(self).numpy()
     FakeTensor.__format__ = formatted
     FakeTensor.__deepcopy__ = _deep_copy

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -146,6 +147,8 @@ class Values:
         self.assumptions = assumptions
         self.assumed: Counter[str] = Counter()
         self._changed: dict[int, torch.Tensor] = {}
+        self._filled: dict[int, tuple[ReferenceType[torch.Tensor], bool]] = {}
+        """By memory: large tensors that hold one value."""
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A tensor's real values, where they are known."""
@@ -162,8 +165,20 @@ class Values:
         if known and (computed or followed(value)):
             tensor._stepsight_value = value
 
+    def filled(self, tensor: torch.Tensor, value: bool) -> None:
+        """All its elements are 0, or 1."""
+        self._filled[tensor.untyped_storage()._cdata] = ref(tensor), value
+
+    def copied(self, source: torch.Tensor, out: Any) -> None:
+        """Integers and masks made of a large tensor that holds one value."""
+        small = not out.dtype.is_floating_point and followed(out)
+        held = self._filled.get(source.untyped_storage()._cdata) if small else None
+        if held is not None and held[0]() is source:
+            self.learn(out, torch.full(out.shape, held[1], dtype=out.dtype))
+
     def forget(self, tensor: torch.Tensor) -> None:
         """Something unknown was written into it, and so into everything that shares its memory."""
+        self._filled.pop(tensor.untyped_storage()._cdata, None)
         value = getattr(tensor, "_stepsight_value", None)
         if value is not None:
             self._changed[value.untyped_storage()._cdata] = value
@@ -269,8 +284,9 @@ class Values:
             if name == "masked_select":
                 return torch.empty(chosen, dtype=first.dtype, device=first.device)
             if mask is not None:
-                kept = first.shape[mask.dim() :]
-                return torch.empty(chosen, *kept, dtype=first.dtype, device=first.device)
+                at = next(i for i, index in enumerate(args[1]) if index is mask)
+                before, after = first.shape[:at], first.shape[at + mask.dim() :]
+                return torch.empty(*before, chosen, *after, dtype=first.dtype, device=first.device)
             if name == "repeat_interleave":
                 return torch.empty(first.numel(), **integers)
             self.assumed["share of values that are distinct"] += 1

@@ -129,12 +129,30 @@ def put(call: AtenCall, precision: Precision) -> list[Kernel]:
         return [pointwise_kernel("index_put", (values, *indices), values if values.elements > 1 else target)]
     count = max((t.elements for t in indices), default=1)
     cols = max(values.elements // max(count, 1), 1)
+    rows = max(target.elements // cols, 1)
+    digits = ceil(max(rows - 1, 1).bit_length() / DIGIT_BITS)  # of the largest row number
+    return _added_by_index("index_put", values.dtype, count, cols, rows, digits)
+
+
+def _added_by_index(name: str, dtype: str, count: int, cols: int, rows: int, digits: int) -> list[Kernel]:
+    """One number made of each index's parts, a sort by it, and what has the same index added up."""
     arithmetic = Kernel.of("elementwise", "int64", operator="index_arithmetic", elements=count,
                            read_bytes=16 * count, write_bytes=8 * count)  # fmt: skip
-    rows = max(target.elements // cols, 1)
-    added = Kernel.of("scatter", values.dtype, operator="index_put", rows=count, cols=cols, table_rows=rows)
-    digits = ceil(max(rows - 1, 1).bit_length() / DIGIT_BITS)  # of the largest row number
+    added = Kernel.of("scatter", dtype, operator=name, rows=count, cols=cols, table_rows=rows)
     return [arithmetic] * 3 + [Kernel.of("sort", "int64", elements=count, passes=digits), added]
+
+
+def coalesced(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """A sparse tensor's values, those of equal indices added up."""
+    values = call.on_gpu[0]
+    count = max(values.shape[0], 1)
+    return _added_by_index(call.name, values.dtype, count, max(values.elements // count, 1), count, 0)
+
+
+def to_dense(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """A sparse tensor's values among zeros."""
+    values, out = call.on_gpu[0], call.made_on_gpu[0]
+    return [fill_kernel(out), pointwise_kernel(call.name, (values,), values)]
 
 
 def scattered(call: AtenCall, precision: Precision) -> list[Kernel]:

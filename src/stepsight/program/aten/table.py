@@ -136,7 +136,9 @@ _TABLE: tuple[tuple[str, Rule], ...] = (
     ("_fft_c2c _fft_r2c _fft_c2r", movement.fourier),
     ("embedding", lambda c, p: [gather_kernel(c.arguments["weight"], c.arguments["indices"].elements)]),
     ("embedding_dense_backward", movement.embedding_backward),
-    ("gather index_select index take _unsafe_index masked_select", movement.picked),
+    ("gather index_select index take _unsafe_index masked_select sparse_mask", movement.picked),
+    ("_coalesce", movement.coalesced),
+    ("_to_dense", movement.to_dense),
     ("index_put index_put_ _index_put_impl_ _unsafe_index_put", movement.put),
     ("scatter scatter_ scatter_add scatter_add_ index_add index_add_ index_copy index_copy_ scatter_reduce "
      "scatter_reduce_", movement.scattered),
