@@ -86,3 +86,16 @@ def test_gradients_of_wide_or_strided_groups_miss_the_tensor_cores_of_cudnn_8(
     backward = AtenCall("convolution_backward", (x, x, weight), (x, weight), arguments)
     made = [k for k in convolution_backward(backward, Precision(cudnn=cudnn)) if k.family.startswith("conv_")]
     assert [k.kind.variant for k in made] == [name, name]
+
+
+@pytest.mark.parametrize(("cudnn", "channels", "name"), [
+    (8, 96, "depthwise_cudnn"), (8, 60, "grouped_direct"), (9, 60, "depthwise_cudnn"),
+])  # fmt: skip
+def test_depthwise_gradients_of_uneven_widths_run_direct_kernels_of_cudnn_8(
+    cudnn: int, channels: int, name: str
+) -> None:
+    x = tensor(64, channels, 28, 28, dtype="fp16", last=True)
+    weight = tensor(channels, 1, 3, 3, dtype="fp16", last=True)
+    backward = call(x, weight, "convolution_backward", grad_output=x)
+    made = [k for k in convolution_backward(backward, Precision(cudnn=cudnn)) if k.family.startswith("conv_")]
+    assert {k.operator for k in made} == {name}

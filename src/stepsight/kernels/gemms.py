@@ -20,6 +20,8 @@ from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, put_together
+from stepsight.kernels.conv.products import faster
+from stepsight.kernels.conv.tiled import in_tiles
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.machine import same_board
@@ -262,6 +264,10 @@ class Products:
         if chosen is None:
             return roofline(batch, f.spec)
         answer = f.learned(batch, chosen)
+        if batch.dtype in HALF and not self.of_images and chosen.source is Source.TRANSFERRED:
+            # Another chip's table ends below the rows of image models, and the start of a tile weighs less on
+            # slower tensor cores.
+            answer = faster(answer, in_tiles(batch, f.spec))
         if is_tensor_core(batch.dtype):
             answer = with_narrow_loads(batch, f.spec, answer)
             if batch.dtype in HALF and f.residuals:

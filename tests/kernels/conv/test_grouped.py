@@ -53,6 +53,11 @@ def test_the_weights_gradient_is_the_slowest_of_torchs_own() -> None:
     assert weights > 2 * image
 
 
+@pytest.mark.parametrize("family", FAMILIES[1:])
+def test_gradients_without_vector_loads_take_several_times_as_long(family: str) -> None:
+    assert time_us(family, name=GROUPED_DIRECT, dtype="fp16") > 3 * time_us(family, name=CUDNN, dtype="fp16")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cudnn_is_faster_at_wide_windows(family: str) -> None:
     assert time_us(family, name=CUDNN, dtype="fp16") < time_us(family, dtype="fp16") / 2

@@ -89,6 +89,14 @@ def test_forwards_in_half_precision_copy_the_image_of_windows_alone(side: int, c
     assert (narrow > 0) == copied
 
 
+def test_channels_that_do_not_fill_a_load_are_copied_into_padded_ones() -> None:
+    uneven, even = (time_us("conv", c_in=c, c_out=c, dtype="fp16", image=112) for c in (60, 64))
+    assert uneven > 1.2 * even
+    assert time_us("conv", c_in=60, c_out=60, side=1, dtype="fp16") < 1.1 * time_us(
+        "conv", c_in=64, c_out=64, side=1, dtype="fp16"
+    )
+
+
 def test_half_precision_is_faster_than_tf32() -> None:
     for family in FAMILIES:
         assert time_us(family, dtype="bf16") < time_us(family)

@@ -77,6 +77,8 @@ def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     cudnn = batch.where(lambda kind: kind.variant in (CUDNN, GROUPED_DIRECT))
     native = depthwise & ~cudnn
     per_channel = np.where(native, _native_us(batch, spec), _cudnn_us(batch, spec))
+    unvectorised = depthwise & batch.where(lambda kind: kind.variant == GROUPED_DIRECT)
+    per_channel = np.where(unvectorised, _direct_us(batch, spec), per_channel)
     grouped, direct = _several_us(batch, spec)
     time_us = KERNEL_FLOOR_US + np.where(depthwise, per_channel, grouped)
     of_groups = np.where(direct, DIRECT_NOTE, GROUPED_NOTE)

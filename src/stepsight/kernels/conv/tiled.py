@@ -13,14 +13,15 @@ forward image and result, or (cuDNN in half precision) at most its image.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.columns import Batch
+from stepsight.kernels.columns import Batch, complete
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.machine import FEEDING, Machine, feeding_share
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
@@ -46,14 +47,27 @@ def copies_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     by_channel = batch.family == "conv" and spec.vendor == "nvidia" and batch.dtype in WRITES_BY_CHANNEL
     if by_channel:
         copied &= ~plain | (d["kh"] * d["kw"] > 1)
-    if not has_tensor_cores(batch.dtype, spec) or not copied.any():
+    apart = plain & ~copied
+    padded_image, padded_result = (apart & _needs_padding(batch, spec, d[key]) for key in ("c_in", "c_out"))
+    some = copied | padded_image | padded_result
+    if not has_tensor_cores(batch.dtype, spec) or not some.any():
         return np.zeros(len(batch))
     high, wide = conv_output(d)
-    image = d["batch"] * d["c_in"] * d["h"] * d["w"]
-    result = np.where(by_channel & plain, 0.0, d["batch"] * d["c_out"] * high * wide)
+    image = np.where(copied | padded_image, d["batch"] * d["c_in"] * d["h"] * d["w"], 0.0)
+    written = (copied & ~(by_channel & plain)) | padded_result
+    result = np.where(written, d["batch"] * d["c_out"] * high * wide, 0.0)
     moved = 2.0 * batch.element_bytes * (image + result)
     share = COPY_SHARE.get(spec.vendor, COPY_SHARE["nvidia"])
-    return np.asarray(np.where(copied, moved / (spec.memory_gbps * 1e3 * share), 0.0))
+    return np.asarray(moved / (spec.memory_gbps * 1e3 * share))
+
+
+def _needs_padding(batch: Batch, spec: GpuSpec, channels: FloatArray) -> npt.NDArray[np.bool_]:
+    """Whether cuDNN copies a tensor into one whose channels fill loads of 16 bytes (``nhwcToFoldedNhwc``).
+    First layers and products of 1×1 windows have kernels for narrow loads."""
+    if spec.vendor != "nvidia" or batch.dtype not in WRITES_BY_CHANNEL:
+        return np.zeros(len(batch), dtype=bool)
+    window = batch.dims["kh"] * batch.dims["kw"] > 1
+    return np.asarray(window & (channels % PADDED > 0) & (channels > FEW))
 
 
 def with_copies(answer: Estimates, batch: Batch, spec: GpuSpec) -> Estimates:
@@ -68,8 +82,8 @@ SQUARE = 128
 """Side of the tile that shares of peak are stated for."""
 STEP = 32
 """Input channels in one step of the reduction."""
-PADDED = 8
-"""Channels that a load of 16 bytes holds in half precision."""
+PADDED, FEW = 8, 4
+"""Channels that a load of 16 bytes holds in half precision; those of first layers."""
 FIRST_LAYER_TAPS = 49
 """Largest window of cuDNN's kernels for few channels (``first_layer_fwd_kernel``: 7×7). Patches of 16×16 with
 three channels take a step a tap (256 steps in 98 µs on H100)."""
@@ -123,6 +137,15 @@ def tiled_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     """Times of convolutions in a dtype for which the GPU has tensor cores."""
     time_us = KERNEL_FLOOR_US + tiled_us(batch, spec) + copies_us(batch, spec)
     return Estimates.uniform(time_us, Source.TRANSFERRED, C.TILED_CONV_SPREAD, NOTE)
+
+
+def in_tiles(product: Batch, spec: GpuSpec) -> Estimates:
+    """A plain product as the pointwise convolution over its rows that it is."""
+    d = product.dims
+    sizes = {"batch": d["m"], "c_in": d["k"], "c_out": d["n"]}
+    ones = dict.fromkeys(("h", "w", "kh", "kw", "stride", "groups"), np.ones(len(product)))
+    dims = complete("conv", product.dtype, {**sizes, **ones}, len(product))
+    return tiled_estimates(replace(product, family="conv", dims=dims), spec)
 
 
 def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
