@@ -55,7 +55,8 @@ FEWEST_GROUPS, BLOCKED_GROUPS = 16, 4
 NARROW = 48
 LOADED = 8
 """Channels that cuDNN 8's depthwise gradients load at once in channels_last; other widths run direct kernels.
-ReXNets take 1.4 to 1.7 times as long as with widths rounded to eight (RTX 3090, torch 1.12; 0.98 to 1.05 by channel)."""
+ReXNets take 1.15 to 1.7 times as long as with widths rounded to eight (RTX 3090, torch 1.12; 1.0 to 1.06 by
+channel)."""
 
 
 def lacks_tensor_cores(c_in: int, c_out: int, groups: int, stride: int) -> bool:
