@@ -135,8 +135,11 @@ def read_evidence(given: Any, where: str) -> Evidence:
     shared = number(given.get("shared", 0.0), f"{where}.shared", least=0.0)
     jobs = _jobs(given.get("jobs", []), f"{where}.jobs")
     source, recipe = str(given.get("source", "")), str(given.get("recipe", ""))
-    probability = number(given.get("probability", 1.0), f"{where}.probability", least=0.0, most=1.0)
-    others = [_other(one, f"{where}.others[{i}]") for i, one in enumerate(given.get("others", []))]
+    probability = number(given.get("probability", 1.0), f"{where}.probability", least=1e-6, most=1.0)
+    listed = given.get("others", [])
+    if not isinstance(listed, list):
+        raise InputError(f"{where}.others", f"is {listed!r}", "a list of tables")
+    others = [_other(one, f"{where}.others[{i}]") for i, one in enumerate(listed)]
     return Evidence(
         covariance, share, runs, source, tuple(left_out), shared, jobs, recipe=recipe,
         probability=probability, others=tuple(others),
@@ -145,7 +148,7 @@ def read_evidence(given: Any, where: str) -> Evidence:
 
 def _other(given: Any, where: str) -> tuple[Learned, Evidence]:
     """What the runs say under another recipe."""
-    table = dict(section(given, (*FIELDS, "factors"), where))
+    table = dict(section(given, (*(name for name in FIELDS if name != "others"), "factors"), where))
     return read_learned(table.pop("factors", {}), f"{where}.factors"), read_evidence(table, where)
 
 

@@ -119,6 +119,7 @@ def with_recipe(workload: Job, recipe: str | None) -> Job | LanguageWorkload:
     name = recipe or families()[usual_framework(document)].name
     if name == workload.config.recipe:
         return workload
+    recipe_of(name, "platform: learned_from.recipe")
     training = {**document.get("training", {}), **({"recipe": recipe} if recipe else {})}
     try:
         found = parse_workload({**document, "training": training}, workload.config.source)

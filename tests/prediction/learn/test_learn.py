@@ -220,6 +220,23 @@ def test_runs_that_name_no_stack_look_like_one(tmp_path: Path) -> None:
     assert found.step_time_us == pytest.approx(lesson.rows[2].after_us, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ("others = 3", "learned_from.others"),
+        ("others = [3]", r"learned_from.others\[0\]"),
+        ("others = [{ recipe = 'nanotron', others = [] }]", r"learned_from.others\[0\]"),
+        ("probability = 0.0", "learned_from.probability"),
+        ("recipe = 'megatrn'", "learned_from.recipe"),
+    ],
+)
+def test_a_bad_recipe_of_a_learned_file_is_named(tmp_path: Path, written: str, named: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"name = 'mine'\nbased_on = '8xH100-SXM'\n[learned_from]\nruns = 1\n{written}\n")
+    with pytest.raises(InputError, match=named):
+        predict(load_any("llama3-8b"), path)
+
+
 def test_each_run_is_predicted_from_the_others(runs: Path) -> None:
     found = validate_runs(runs, PLATFORM, draws=2)
     assert found.mape_after < 0.5 * found.mape_before
