@@ -70,7 +70,8 @@ class GpuSpec:
 class LinkSpec:
     """How the GPUs of a node (or the nodes) are joined.
 
-    ``kind``: nvlink_mesh, nvswitch, xgmi, pcie, loopback, ethernet, infiniband, none.
+    ``kind``: nvlink_mesh, nvswitch, xgmi, pcie, loopback, none; of networks infiniband, roce, efa, slingshot,
+    ethernet (TCP).
     ``gbps`` is gigabytes per second, one direction, per GPU. ``peer_access``: GPUs write to each other's
     memory; without it (GeForce over PCIe) data goes through host memory.
     """
