@@ -56,7 +56,7 @@ def test_the_peak_of_memory_is_the_same(name: str, changes: list[str]) -> None:
     use = captured(name, changes)[0].memory[0]
     held = load_workload(EXAMPLES / name, changes).memory().ranks[0]
     workspaces = 2 * 17 * 2**19  # cuBLAS' on an A100, forward and backward; described: part of the context
-    assert held.peak_active == pytest.approx(use.peak_active_bytes - workspaces, rel=0.03)
+    assert held.peak_active == pytest.approx(use.peak_active_bytes - workspaces, rel=0.035)
     assert held.peak_reserved == pytest.approx(use.peak_reserved_bytes, rel=0.2)
 
 

@@ -25,8 +25,8 @@ _READ = "aten::item"
 class Dlrm2020(DlrmWorkload):
     """A DLRM of one rank, sgd and the dot interaction as it ran then."""
 
-    def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
-        job = super().job(device, blocks, fused=fused)
+    def job(self, device: str = "cuda", *, fused: bool | None = None) -> Job:
+        job = super().job(device, fused=fused)
         parameters = recorded_step(self.config, device, True).parameters
         programs = (replace(p, ops=as_in_2020(p.ops, parameters)) for p in job.programs)
         return replace(job, programs=tuple(programs))

@@ -67,8 +67,8 @@ class DlrmWorkload(Described[DlrmConfig]):
         plan.check(self.config.tables)
         return DlrmWorkload(replace(self.config, plan=plan, tables=plan.in_tiers(self.config.tables)))
 
-    def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
-        """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""
+    def job(self, device: str = "cuda", *, fused: bool | None = None) -> Job:
+        """Every rank's program. ``fused`` overrides the workload's lookup on a GPU."""
         if self.config.stack in OWN_PROGRAMS and device != "cuda":
             problem = f"{self.config.stack} is known on GPUs alone"
             raise InputError(f"{self.name}: stack", problem, 'set stack = "eager" for a CPU')
