@@ -408,8 +408,8 @@ class _Fusion:
             return "torch.compile: nothing of the recorded step ran in a compiled function"
         return (
             f"torch.compile, approximated: {self.before:,} element-wise and reduction kernels fused into"
-            f" {self.after:,}, which move {self.after_bytes / 1e9:.3g} GB instead of"
-            f" {self.before_bytes / 1e9:.3g} GB; two standard deviations of a fused kernel's time reach the"
+            f" {self.after:,}, which move {self.after_bytes / 1e9:,.1f} GB instead of"
+            f" {self.before_bytes / 1e9:,.1f} GB; two standard deviations of a fused kernel's time reach the"
             " traffic of the kernels it replaces; graph breaks and Inductor's choices are not known"
             " (--assume compile=eager: without fusion)"
         )

@@ -28,6 +28,7 @@ from stepsight.capturing.step import CapturedStep, Samples, decode_program
 from stepsight.errors import InputError, ScriptFailedError, StepsightError
 from stepsight.processes import end, end_group
 from stepsight.program.job import Group, Job, RankProgram
+from stepsight.terminal import counted
 
 _STANDARD_ERROR = 2
 """What scripts print goes where progress goes, so that --json stays alone on standard output."""
@@ -126,7 +127,7 @@ class Capturing:
         notes = list(dict.fromkeys(n for a in answers for n in a.notes))
         if world > 1:
             listed = ", ".join(str(r) for r in sorted(self.answers))
-            notes.append(f"captured ranks {listed} of {world}: {len(programs)} distinct program(s)")
+            notes.append(f"captured ranks {listed} of {world}: {counted(len(programs), 'distinct program')}")
         return CapturedStep(
             name, self.request.gpu.name, Job(tuple(programs), order, groups), memory, self.request.steps,
             dict(reduce(or_, (Counter(a.guessed) for a in answers))),
