@@ -99,7 +99,8 @@ def _simumax(row: Row) -> Case:
     stated = as_stated(row, model, {"precision": "bf16"}, parallel, layers=layers)
     if model == "deepseek-v3":
         stated |= {"moe": _ONE_DENSE_LAYER, "mtp_layers": 0}
-    more: dict[str, Any] = {"zero": 1} if axes["DP"] * axes["CP"] > 1 else {}
+    several = axes["DP"] * axes["CP"] > 1
+    more: dict[str, Any] = {"overlap_gradients": False, "prefetch": False, "zero": 1} if several else {}
     if axes["TP"] > 1:
         more["sequence_parallel"] = True
     if axes["CP"] > 1:

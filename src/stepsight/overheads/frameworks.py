@@ -24,10 +24,11 @@ class HostProfile:
     """µs per launch, Python and autograd included, by phase, on an H100-era host (`REFERENCE_US`).
 
     ``skew_us``: what a collective that compute waits for loses to every further rank of its group, because
-    hosts are never in step. ``step_us``: work once per step that no launch covers (loops over parameters
-    around clipping and the update). ``micro_batch_us``: what a micro-batch costs besides its launches:
-    fetching and broadcasting it, the schedule, the loss. ``basis``: what the figures come from; ``runs``: how
-    many independent runs that were (zero: chosen).
+    hosts are never in step. ``step_us``: work once per step that no launch covers. ``tensor_us``: the same
+    for each parameter tensor in a rank's share of the optimizer state: ZeRO-1 loops over them in Python.
+    ``micro_batch_us``: what a micro-batch costs besides its launches: fetching and broadcasting it, the
+    schedule, the loss. ``basis``: what the figures come from; ``runs``: how many independent runs that were
+    (zero: chosen).
     """
 
     forward_us: float
@@ -35,20 +36,22 @@ class HostProfile:
     optimizer_us: float = 6.0
     skew_us: float = 0.0
     step_us: float = 0.0
+    tensor_us: float = 0.0
     micro_batch_us: float = 0.0
     applies_to: str = ""
     basis: str = ""
     runs: int = 0
 
 
-MICRO_BATCH, STEP = "micro-batch", "step"
+MICRO_BATCH, STEP, TENSORS = "micro-batch", "step", "parameter tensors"
 """Phases of host work other than launches."""
 
 
 def extra_us(name: str, phase: str) -> float:
-    """Host work of a profile per micro-batch or per step; zero in other phases."""
+    """Host work of a profile per micro-batch, per step or per parameter tensor; zero in other phases."""
     profile = profile_of(name)
-    return {MICRO_BATCH: profile.micro_batch_us, STEP: profile.step_us}.get(phase, 0.0)
+    found = {MICRO_BATCH: profile.micro_batch_us, STEP: profile.step_us, TENSORS: profile.tensor_us}
+    return found.get(phase, 0.0)
 
 
 REFERENCE = "aten::add"

@@ -167,7 +167,7 @@ class _Stage:
                     ops += self.emit.reduce(run)
         ops += [self.emit.join(REDUCE, "backward")] if self._reduces else []
         ops += update_ops(self.c, self.emit, mine, self.index)
-        return ops + self.emit.step_work()
+        return ops + self.emit.step_work(mine)
 
     def _block(self, item: Item) -> Block:
         """The pass of an item; passes that do the same are one object."""

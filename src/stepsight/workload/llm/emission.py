@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.overheads.frameworks import MICRO_BATCH, STEP, extra_us
+from stepsight.overheads.frameworks import MICRO_BATCH, STEP, TENSORS, extra_us
 from stepsight.overheads.tables import HOST_GBPS
 from stepsight.program.job import COMPUTE, HOST, Collective, Copies, Kernel, Op, Wait
 from stepsight.workload.llm.block import Message, Pass, condensed
@@ -157,14 +157,15 @@ class Emitter:
         waits = (Wait(HOST, COMPUTE),) if self.c.framework.reads_sizes else ()
         return [replace(op, waits=waits) for op in self._host_work(MICRO_BATCH)]
 
-    def step_work(self) -> list[Op]:
-        """Host work per step that no launch covers, after the device is done: loops over parameters."""
-        return [replace(op, waits=(Wait(HOST, COMPUTE),)) for op in self._host_work(STEP)]
+    def step_work(self, works: Sequence[PieceWork]) -> list[Op]:
+        """Host work per step that no launch covers, after the device is done: its loops over parameters."""
+        found = self._host_work(STEP) + self._host_work(TENSORS, looped_tensors(self.c, works))
+        return [replace(op, waits=(Wait(HOST, COMPUTE),)) for op in found]
 
-    def _host_work(self, phase: str) -> list[Op]:
-        if not extra_us(self.c.host_profile, phase):
+    def _host_work(self, phase: str, times: int = 1) -> list[Op]:
+        if not times or not extra_us(self.c.host_profile, phase):
             return []
-        return [Op(phase, phase=phase, framework=self.c.host_profile, launches=1)]
+        return [Op(phase, phase=phase, framework=self.c.host_profile, launches=times)]
 
     def gather(self, run: Run, phase: str, after: tuple[str, ...] = (COMPUTE,)) -> list[Op]:
         """The run's parameters, in the type they are used in.
@@ -276,6 +277,23 @@ def owned(c: LanguageConfig, dense: float, experts: float) -> float:
 
 TENSORS_PER_LAYER = 9
 """Parameter tensors of a layer, for the multi-tensor launcher."""
+TENSORS_PER_EXPERT = 2
+
+
+def looped_tensors(c: LanguageConfig, works: Sequence[PieceWork]) -> int:
+    """Parameter tensors (or parts) in a rank's share of the optimizer state; each expert has its own. An
+    optimizer that shares nothing out copies them by multi-tensor kernels."""
+    if not c.layout.zero or c.training.optimizer == "none" or c.training.frozen:
+        return 0
+    runs = [run for w in works for run in w.forward]
+    found = TENSORS_PER_LAYER * sum(run.layers for run in runs) / c.layout.sharded_over
+    if c.model.experts:
+        parts = c.layout.expert_tensor if c.layout.expert > 1 else c.layout.tensor
+        held = parts * sum(run.experts for run in runs) / c.model.expert_parameters
+        found += TENSORS_PER_EXPERT * held / c.layout.experts_shared_over
+    return round(found)
+
+
 GPUS_PER_HOST = 8
 HOST_UPDATE_GBPS = 110.0
 """What the two sockets of a node reach together in a vectorised Adam: ten billion parameters of 28 bytes in
