@@ -106,21 +106,33 @@ _ALL_TO_ALL = {("gpt-oss-120b", "H100"), ("gpt-oss-120b", "B200"), ("qwen3-235b-
 """Models and GPUs whose recipe exchanges tokens by NCCL's all_to_all; the others use HybridEP or DeepEP
 (Megatron-Bridge, scripts/performance/configs, as all facts below)."""
 GRAPHS_SINCE = (26, 6)
-"""The release since which MXFP8 recipes for mixtures of experts capture whole iterations, fuse the experts'
-MLP and overlap exchanges with the experts' GEMMs; rows with a footnote were measured without."""
+"""The release since which MXFP8 recipes for mixtures of experts capture whole iterations on GB200 and GB300,
+fuse the experts' MLP and overlap exchanges with the experts' GEMMs (GPT-OSS on B300 the last two only,
+Nemotron Nano none); rows with a footnote were measured without."""
+_SHORT_OF_MEMORY = ["layernorm", "moe_act"]
+_AGAIN = {
+    ("deepseek-v3", "H100"): ["mla_up_proj", "mlp"], ("gpt-oss-120b", "H100"): _SHORT_OF_MEMORY,
+    ("gpt-oss-120b", "B200"): _SHORT_OF_MEMORY, ("gpt-oss-120b", "GB200"): _SHORT_OF_MEMORY,
+    ("nemotron-3-nano-30b-a3b", "H100"): ["moe", "layernorm", "core_attn"],
+}  # fmt: skip
+"""Modules that a model's recipe runs again on a GPU, where whole iterations are not captured."""
 
 
 def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict[str, Any]) -> None:
     """What the published recipes of a release set for mixtures of experts."""
     gpu = row["gpu"].removeprefix("DGX-")
-    if model == "deepseek-v3":
-        training["recompute"] = ["mla_up_proj", "mlp"] if gpu == "H100" else ["mla_up_proj"]
+    again = _AGAIN.get((model, gpu), ["mla_up_proj"] if model == "deepseek-v3" else [])
     parallel["expert_dispatch"] = "each" if (model, gpu) in _ALL_TO_ALL else "once"
     found = re.search(r":: (\d+)\.(\d+)", row.get("url_or_path", ""))
     release = (int(found[1]), int(found[2])) if found else (0, 0)
-    if release >= GRAPHS_SINCE and row["precision"] == "MXFP8" and "[^" not in row.get("notes", ""):
-        training |= {"cuda_graphs": True, "fused_experts": True}
+    fused = release >= GRAPHS_SINCE and row["precision"] == "MXFP8" and "[^" not in row.get("notes", "")
+    rack = gpu.startswith("GB") and not model.startswith("nemotron")
+    if fused and (rack or model == "gpt-oss-120b"):
+        training |= {"cuda_graphs": rack, "fused_experts": True}
         parallel["expert_overlap"] = "experts"
+        again = again if model == "deepseek-v3" else []
+    if again:
+        training["recompute"] = again
 
 
 # --- DGX Cloud recipes: NeMo on H100 ---

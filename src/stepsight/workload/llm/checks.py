@@ -144,7 +144,8 @@ def _training(c: LanguageConfig, training: Fields) -> Iterator[Rule]:
     dropout = t.dropout > 0 and training.has("dropout") and c.family not in WITH_DROPOUT
     yield "dropout", dropout, f"{c.family} is trained without dropout", LEAVE_OUT
     stated = {key for key in training.values if training.values[key] not in (False, "none")}
-    fused = t.fused_norm and f.fused_rotary and f.fused_mlp and f.fused_loss and f.name != "jax"
+    loss = f.fused_loss or f.sharded_loss
+    fused = t.fused_norm and f.fused_rotary and f.fused_mlp and loss and f.name != "jax"
     other = 'leave it out, or name a framework that torch.compile speeds up (framework = "torchtitan")'
     bf16, fp8 = f'set precision = "bf16", or {LEAVE_OUT}', f'set precision = "fp8", or {LEAVE_OUT}'
     lora, nothing = f'set adapters = "lora", or {LEAVE_OUT}', t.optimizer == "none"

@@ -281,9 +281,10 @@ TENSORS_PER_EXPERT = 2
 
 
 def looped_tensors(c: LanguageConfig, works: Sequence[PieceWork]) -> int:
-    """Parameter tensors (or parts) in a rank's share of the optimizer state; each expert has its own. An
-    optimizer that shares nothing out copies them by multi-tensor kernels."""
-    if not c.layout.zero or c.training.optimizer == "none" or c.training.frozen:
+    """Parameter tensors (or parts) in a rank's share of Megatron's distributed optimizer; each expert has its
+    own. An optimizer that shares nothing out copies them by multi-tensor kernels."""
+    t = c.training
+    if not c.layout.zero or c.framework.name != "megatron" or t.optimizer == "none" or t.frozen:
         return 0
     runs = [run for w in works for run in w.forward]
     found = TENSORS_PER_LAYER * sum(run.layers for run in runs) / c.layout.sharded_over
