@@ -185,7 +185,7 @@ def with_remedies(
 
     tried = [
         f"{one.set_line or one.code}  ({f'{time(one.step_us)} per step, ' if one.set_line else ''}"
-        f"{change(one.gain, 1)} samples/s, {size(one.memory_bytes or 0.0)})"
+        f"{change(one.gain, 1)} samples/s, {size(one.memory_bytes or 0.0)}{_doubt(p, one.memory_bytes)})"
         for one in advise(workload, platform, assignments=assignments).changes
         if one.fits
     ]
@@ -194,6 +194,15 @@ def with_remedies(
         sets = "".join(f" --set {shlex.quote(one)}" for one in assignments)
         tried.append(f"or search all layouts: stepsight tune {workload} -p {p.platform}{sets}")
     return replace(p, remedies=tuple(tried))
+
+
+def _doubt(p: Prediction, held: float | None) -> str:
+    """How likely a remedy fits, where that is not sure."""
+    from stepsight.prediction.memory import fit_probability
+    from stepsight.tuning.search import SURE
+
+    likely = fit_probability(held, p.memory.usable_bytes) if held and p.memory else 1.0
+    return "" if likely >= SURE else f", fits with {100 * likely:.0f} %"
 
 
 def deliver(

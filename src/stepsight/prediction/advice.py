@@ -219,7 +219,7 @@ def _advice(change: Change, after: AskedStep, before: AskedStep, p: Prediction, 
     memory = after.memory_bytes
     return _advised(
         p, name=change.name, code=change.code, alters=change.alters,
-        set_line=" ".join(f"--set {shlex.quote(one)}" for one in change.assignments),
+        set_line=" ".join(f"--set {shlex.quote(one)}" for one in dict.fromkeys(change.assignments)),
         step_us=p.step_time_us * after.step_us / before.step_us, gain=_rate(after) / _rate(before) - 1,
         had_bytes=before.memory_bytes, memory_bytes=memory,
         fits=None if memory is None else fits(memory, on.spec.gpu.usable_bytes),
