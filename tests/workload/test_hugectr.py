@@ -124,4 +124,6 @@ def test_earlier_names_of_stacks_are_read():
             "tables": [table],
             "training": {"stack": old},
         }
-        assert parse_workload(document, "x").config.stack == new
+        config = parse_workload(document, "x").config
+        assert config.stack == new
+        assert config.notes == (f'training.stack = "{old}" is the earlier name of "{new}"',)

@@ -98,9 +98,10 @@ def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
     dlrm = training if isinstance(training, DlrmWorkload) else None
     spread = DLRM_METHOD_SPREAD if dlrm and device == "cuda" else METHOD_SPREAD
     found = explain(run(price(job, on), on), on, method_spread=spread)
+    of_file = dlrm.config.notes if dlrm else ()
     return replace(
         found, workload=training.name, memory=_memory(training, on), setup=training.setup(),
-        notes=(*missing_units(job, on.spec.gpu), *on.notes, *found.notes),
+        notes=(*of_file, *missing_units(job, on.spec.gpu), *on.notes, *found.notes),
         embedding=embedding_figures(dlrm.config, dlrm.plan, on) if dlrm else None,
     )  # fmt: skip
 

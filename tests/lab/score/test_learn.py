@@ -41,7 +41,7 @@ def test_runs_of_a_slow_machine_teach_it() -> None:
 
 def test_runs_of_a_usual_machine_change_little() -> None:
     found = by_runs(curve_of(rows(1.0, 0.05), draws=6))
-    assert all(point.mape < found[0].mape + 0.01 for point in found.values())
+    assert all(point.mape < found[0].mape + 0.015 for point in found.values())
 
 
 def test_every_number_of_runs_has_a_line() -> None:

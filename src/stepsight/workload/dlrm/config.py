@@ -128,6 +128,7 @@ class DlrmConfig:
     exchange_dtype: str = "fp32"
     loader: str = "memory"
     source: str = field(default="", compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
     def table_of_name(self) -> Mapping[str, Table]:
@@ -197,6 +198,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         fused_lookup=parallel.flag("fused_lookup", True),
         cpu_lookup=parallel.choice("cpu_lookup", CPU_LOOKUPS, EMBEDDING_BAG),
         stack=stack,
+        notes=(f'training.stack = "{given}" is the earlier name of "{stack}"',) if given in ALIASES else (),
         exchange_dtype=parallel.choice("exchange_dtype", _EXCHANGE_DTYPES, "fp32"),
         loader=loader,
         source=source,
