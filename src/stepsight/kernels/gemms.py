@@ -205,6 +205,14 @@ def _by_variant(batch: Batch) -> tuple[list[tuple[str, IntArray]], FloatArray]:
     return found, batch.where(lambda kind: kind.variant == "baddbmm").astype(np.float64)
 
 
+def _in_tiles_outside(tabled: Estimates, faster_one: Estimates, inside: float) -> Estimates:
+    """Another chip's table where it reaches; an e-fold outside it (rows of image models), whole tiles on this
+    chip's tensor cores if they are faster. ``inside``: the table's spread, which grows outside."""
+    far = np.sqrt(np.maximum(tabled.spread**2 - inside**2, 0.0)) / C.OUTSIDE_TABLE_SPREAD
+    share = np.minimum(far, 1.0)
+    return replace(tabled, time_us=tabled.time_us ** (1 - share) * faster_one.time_us**share)
+
+
 def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: Estimates) -> Estimates:
     """fp8 products alone: the serving tables' times hold the conversion of their inputs, too.
 
@@ -265,9 +273,7 @@ class Products:
             return roofline(batch, f.spec)
         answer = f.learned(batch, chosen)
         if batch.dtype in HALF and not self.of_images and chosen.source is Source.TRANSFERRED:
-            # Another chip's table ends below the rows of image models, and the start of a tile weighs less on
-            # slower tensor cores.
-            answer = faster(answer, in_tiles(batch, f.spec))
+            answer = _in_tiles_outside(answer, faster(answer, in_tiles(batch, f.spec)), chosen.spread)
         if is_tensor_core(batch.dtype):
             answer = with_narrow_loads(batch, f.spec, answer)
             if batch.dtype in HALF and f.residuals:
