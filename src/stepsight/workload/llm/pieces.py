@@ -217,8 +217,9 @@ def _assembled(
     runs: list[tuple[str, list[LayerWork]]] = []
     size = max(1, -(-len(works) // parts))
     for lo in range(0, len(works), size):
-        last = piece.start + min(lo + size, len(works)) - 1
-        runs.append((f"layers {piece.start + lo}–{last}", works[lo : lo + size]))
+        first, last = piece.start + lo, piece.start + min(lo + size, len(works)) - 1
+        name = f"layer {first}" if first == last else f"layers {first}–{last}"
+        runs.append((name, works[lo : lo + size]))
     if encoder:
         runs.insert(0, ("encoder", encoder))
     if piece.first:
