@@ -45,7 +45,7 @@ class Constant:
         return self.runs is not None and self.runs < FEWEST_RUNS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Area:
     """The constants of one area, read with the type that its code expects; plain numbers are attributes."""
 
@@ -55,7 +55,8 @@ class Area:
     def __getattr__(self, name: str) -> float:
         if name.startswith("_") or name not in self.entries:
             raise AttributeError(f"no constant {name} in data/constants/{self.name}.toml")
-        return self.number(name)
+        number = self.__dict__[name] = self.number(name)
+        return number
 
     def number(self, name: str) -> float:
         return msgspec.convert(self.entries[name].value, float)

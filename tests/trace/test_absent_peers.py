@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stepsight.constants import area
 from stepsight.prediction.traced.predict import predict_trace, trace_job, traced_step
 from stepsight.prediction.traced.whatif import changed
 from stepsight.program.job import Collective, Group, Job, Op, RankProgram, world
 from stepsight.program.observation import Observation, ObservedJob
-from stepsight.trace.constants import TYPICAL_CALL
 from stepsight.trace.job import (
     Calls,
     collective_calls,
@@ -17,6 +17,8 @@ from stepsight.trace.job import (
     without_late_peers,
 )
 from tests.trace.making import Made, made_run
+
+C = area("traces")
 
 Observed = tuple[Collective, Observation]
 
@@ -43,7 +45,7 @@ def late(job: ObservedJob, rank: int) -> list[float]:
 def test_what_a_call_takes_far_beyond_the_shortest_of_its_size_is_waiting():
     steps = [calls_of(call(us), call(100.0)) for us in (150.0, 170.0, 400.0)]
     assert host_delay_us(steps) == {
-        ("world", 0): pytest.approx(170.0 - TYPICAL_CALL * 100.0),
+        ("world", 0): pytest.approx(170.0 - C.TYPICAL_CALL * 100.0),
         ("world", 1): 0.0,
     }
 
@@ -52,7 +54,7 @@ def test_peers_that_are_late_every_time_are_told_by_the_longest_that_the_links_m
     steps = [calls_of(call(us)) for us in (6900.0, 6700.0, 6800.0)]
     assert host_delay_us(steps) == {("world", 0): 0.0}
     found = host_delay_us(steps, lambda c: 100.0)
-    assert found == {("world", 0): pytest.approx(6800.0 - TYPICAL_CALL * 100.0)}
+    assert found == {("world", 0): pytest.approx(6800.0 - C.TYPICAL_CALL * 100.0)}
 
 
 def test_a_collective_of_unknown_size_says_nothing_of_its_links():

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from stepsight.constants import area
 from stepsight.prediction.traced.predict import predict_trace
 from stepsight.program.job import Kernel, Sizing
 from stepsight.program.observation import Observation
-from stepsight.trace.constants import COUNTED_SPREAD
 from stepsight.trace.kernel_names import short_name
 from tests.trace.making import Made, made_run, sized
+
+C = area("traces")
 
 FLASH = (
     "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 64, 4, false, "
@@ -31,7 +33,7 @@ def observed(
 
 def test_an_elementwise_grid_counts_elements() -> None:
     k, seen = observed("vectorized_elementwise_kernel<4, mul>", [10, 1, 1], [128, 1, 1])
-    assert (k.dim("elements"), k.size_spread, seen.opaque) == (10 * 128 * 4, COUNTED_SPREAD, False)
+    assert (k.dim("elements"), k.size_spread, seen.opaque) == (10 * 128 * 4, C.COUNTED_SPREAD, False)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.trace.constants import FULL_QUEUE
+from stepsight.constants import area
 from stepsight.trace.job import rank_program
 from stepsight.trace.waits import held_calls
 from tests.trace.making import Made, made_run
 
+FULL_QUEUE = area("traces").whole("FULL_QUEUE")
 QUEUED = FULL_QUEUE + 40
 
 

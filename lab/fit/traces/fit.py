@@ -18,7 +18,8 @@ from lab.fit.traces.left_out import Refits, left_out_prediction, source_of
 from lab.fit.traces.runs import ScoredRun, scored_runs
 from stepsight.constants import area
 from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD
-from stepsight.trace.constants import MODELS_SPREAD
+
+C = area("traces")
 
 DIGITS = 4
 _ONE_SIGMA, _NINE_IN_TEN = 0.6827, 0.9
@@ -83,7 +84,7 @@ def missing_spread(scored: ScoredRun, refits: Refits) -> float:
     """The least spread, besides those of its parts, with which the interval holds the measured step."""
     answer = left_out_prediction(scored.run, scored.host, refits)
     sigma = log(answer.high_us / answer.low_us) / 2 / INTERVAL_SIGMAS
-    parts = sigma**2 - max(METHOD_SPREAD, MODELS_SPREAD) ** 2
+    parts = sigma**2 - max(METHOD_SPREAD, C.MODELS_SPREAD) ** 2
     needed = (log(scored.measured_us / answer.step_time_us) / INTERVAL_SIGMAS) ** 2
     return sqrt(max(needed - parts, 0.0))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray, Source
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Sizing
@@ -21,7 +22,8 @@ from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION, PricedLane
 from stepsight.simulate.rendezvous import LaneTimes
 from stepsight.simulate.timeline import RankTimes, Timeline, step_times
-from stepsight.trace.constants import LATE_SPREAD
+
+C = area("traces")
 
 EXPOSED = "exposed_communication"
 WAITING = "waiting_for_ranks"
@@ -236,7 +238,7 @@ def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]], hos
         if name == HOST:
             host[:, c] *= 0.0 if kind == "free" else np.exp(host_spread)
         elif name == WAITING and late is not None:
-            late[:, c] *= 0.0 if kind == "free" else np.exp(LATE_SPREAD)
+            late[:, c] *= 0.0 if kind == "free" else np.exp(C.LATE_SPREAD)
         elif name:
             chosen = names == name
             if kind == "free":

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.program.job import Collective, Group, Job, Op, RankProgram
 from stepsight.program.observation import (
     Observation,
@@ -23,10 +24,11 @@ from stepsight.program.observation import (
     of_collective,
     with_collective,
 )
-from stepsight.trace.constants import LONGEST_CALL, SHORTEST_COLLECTIVE_US, TYPICAL_CALL
 from stepsight.trace.events import Event
 from stepsight.trace.program import StepProgram, TracedOp, step_program
 from stepsight.trace.run import RankTrace, TraceRun
+
+C = area("traces")
 
 
 def rank_program(run: TraceRun, rank: RankTrace, step: int, *, sized: bool = True) -> StepProgram:
@@ -140,7 +142,7 @@ def _without_waiting(
         waited = _waited_us(run, programs, members)
         for rank, i in members.items() if len(members) > 1 else ():
             op, seen = ops[rank][i]
-            own = max(_kernel(programs[rank], i).dur - waited[rank], SHORTEST_COLLECTIVE_US)
+            own = max(_kernel(programs[rank], i).dur - waited[rank], C.SHORTEST_COLLECTIVE_US)
             ops[rank][i] = op, with_collective(seen, replace(of_collective(op, seen), measured_us=own))
 
 
@@ -302,8 +304,8 @@ def host_delay_us(
 
 def waited_us(time_us: float, shortest_us: float) -> float:
     """What of a call's time is waiting, by the shortest call of its kind and size."""
-    waited = time_us > LONGEST_CALL * shortest_us
-    return time_us - TYPICAL_CALL * shortest_us if waited else 0.0
+    waited = time_us > C.LONGEST_CALL * shortest_us
+    return time_us - C.TYPICAL_CALL * shortest_us if waited else 0.0
 
 
 def with_late_peers(job: ObservedJob, recorded: Mapping[int, DelaysUs]) -> ObservedJob:

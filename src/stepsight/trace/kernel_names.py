@@ -14,11 +14,13 @@ from math import prod
 
 import msgspec
 
+from stepsight.constants import area
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel, Sizing
-from stepsight.trace.constants import COUNTED_SPREAD
 from stepsight.trace.events import NO_RAW, Event
 from stepsight.trace.link import LinkedTrace
+
+C = area("traces")
 
 PRODUCT, STREAM = "product", "stream"
 """Matrix products and convolutions with their helpers; kernels that pass over memory once."""
@@ -175,7 +177,7 @@ def counted(event: Event, operator: str = "") -> Kernel | None:
         "elementwise", dtype, operator=operator, sizing=Sizing.COUNTED, elements=elements,
         read_bytes=inputs * size_bytes, write_bytes=size_bytes,
     )  # fmt: skip
-    return replace(kernel, size_spread=COUNTED_SPREAD)
+    return replace(kernel, size_spread=C.COUNTED_SPREAD)
 
 
 def unsized(event: Event, operator: str = "") -> Kernel:

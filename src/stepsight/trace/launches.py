@@ -14,17 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.trace.constants import (
-    CLOCK_DRIFT_US,
-    CLOCK_QUANTILE,
-    HIDDEN_GAP_US,
-    HOST_RETURNS_US,
-    LEFT_QUEUED_US,
-    SHORTEST_LAUNCH_US,
-    SURENESS,
-)
 from stepsight.trace.events import Category, Event
+
+C = area("traces")
 
 NO_OP = -1
 """Stands for "in no operator" where an operator's index is expected."""
@@ -55,11 +49,11 @@ def clock_shift_us(launches: Sequence[Launch]) -> float:
     if not launches:
         return 0.0
     leads = np.array([x.call.ts - x.gpu[0].ts for x in launches])
-    bad = CLOCK_QUANTILE
+    bad = C.CLOCK_QUANTILE
     lead = float(np.quantile(leads, 1.0 - bad, method="lower")) if len(leads) * bad >= 1 else _agreed(leads)
     if lead <= 0.0:
         return 0.0
-    return float(leads[leads <= lead + CLOCK_DRIFT_US].max()) + SHORTEST_LAUNCH_US
+    return float(leads[leads <= lead + C.CLOCK_DRIFT_US].max()) + C.SHORTEST_LAUNCH_US
 
 
 def _agreed(leads: FloatArray) -> float:
@@ -67,7 +61,7 @@ def _agreed(leads: FloatArray) -> float:
     ordered = np.sort(leads)[::-1]
     if len(ordered) == 1:
         return float(ordered[0])
-    close = np.flatnonzero(ordered[:-1] - ordered[1:] <= CLOCK_DRIFT_US)
+    close = np.flatnonzero(ordered[:-1] - ordered[1:] <= C.CLOCK_DRIFT_US)
     return float(ordered[close[0]]) if len(close) else float(np.median(ordered))
 
 
@@ -118,10 +112,10 @@ def _gaps(starts: FloatArray, ends: FloatArray, everyone: FloatArray) -> list[tu
     ``everyone`` is when all the launching threads' calls and operators began, in order. A long one may itself
     hold a wait: it counts as busy only where it begins.
     """
-    short = ends - starts < HIDDEN_GAP_US
+    short = ends - starts < C.HIDDEN_GAP_US
     busy_until = np.maximum.accumulate(np.where(short, ends, starts))[:-1]
     begun = starts[1:]
-    long = np.flatnonzero(begun - busy_until > HIDDEN_GAP_US)
+    long = np.flatnonzero(begun - busy_until > C.HIDDEN_GAP_US)
     before, after = busy_until[long], begun[long]
     first = np.searchsorted(everyone, before + 1, side="right")
     alone = first == np.searchsorted(everyone, after - 1, side="right")
@@ -146,15 +140,15 @@ class _Queues:
         stream = held.gpu[-1].args.stream
         at = bisect_left(self._calls[stream], start)
         queued = self._done[stream][at - 1] if at else 0.0
-        return queued <= held.gpu[-1].end + LEFT_QUEUED_US
+        return queued <= held.gpu[-1].end + C.LEFT_QUEUED_US
 
 
 def _held(by_end: list[Launch], ends: list[float], start: float, end: float) -> Launch | None:
     at = bisect_right(ends, end + 1.0) - 1
-    while at >= 0 and end - ends[at] <= HOST_RETURNS_US:
+    while at >= 0 and end - ends[at] <= C.HOST_RETURNS_US:
         launch = by_end[at]
         late = max(end - ends[at], 1.0)
-        if launch.call.ts < start < ends[at] and launch.gpu[-1].dur >= SURENESS * late:
+        if launch.call.ts < start < ends[at] and launch.gpu[-1].dur >= C.SURENESS * late:
             return launch
         at -= 1
     return None

@@ -16,12 +16,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.overheads.tables import op_class
-from stepsight.trace.constants import CLOCK_DRIFT_US, ENGINE_SUM_US
 from stepsight.trace.events import Event
 from stepsight.trace.kineto import KinetoTrace, in_time_order
 from stepsight.trace.launches import NO_OP, Launch, clock_shift_us, hidden_waits
+
+C = area("traces")
 
 _SYNC = re.compile(
     r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize"
@@ -236,6 +238,6 @@ def _just_before(joined: LinkedTrace, call: Event) -> int:
     while joined.parent[top] != NO_OP:
         top = joined.parent[top]
     backward = op_class(joined.ops[top].name) == "backward"
-    near = ENGINE_SUM_US if backward else CLOCK_DRIFT_US
+    near = C.ENGINE_SUM_US if backward else C.CLOCK_DRIFT_US
     usable = backward or op_class(joined.ops[op].name) != "view" or top != op
     return op if usable and call.ts - joined.ops[top].end <= near else NO_OP

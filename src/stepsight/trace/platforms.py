@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu, gpu_catalogue
 from stepsight.hardware.spec import ContentionSpec, GpuSpec
 from stepsight.platform.load import Platform, load_platform
-from stepsight.trace.constants import SURELY_IDLE_US, SURELY_QUEUED_US
 from stepsight.trace.run import TraceRun
+
+C = area("traces")
 
 _CHIP = re.compile(
     r"(GB[23]00|GH200|H100|H200|H800|H20|B[23]00|A100|A800|V100|P100|MI\d{3}X?|L40S|L20|L4|A10|A30|A40|T4|P4)",
@@ -154,9 +156,9 @@ def device_delays(run: TraceRun) -> tuple[float | None, float | None]:
     for rank in run.ranks:
         for launch in rank.linked.launches:
             kernel, before = launch.gpu[0], launch.free_us[0]
-            if launch.call.end > before + SURELY_IDLE_US:
+            if launch.call.end > before + C.SURELY_IDLE_US:
                 idle.append(kernel.ts - launch.call.end)
-            elif launch.call.end + SURELY_QUEUED_US < before:
+            elif launch.call.end + C.SURELY_QUEUED_US < before:
                 queued.append(kernel.ts - before)
     return (
         float(np.clip(np.median(idle), 0.0, 20.0)) if len(idle) >= 20 else None,

@@ -12,19 +12,21 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 
+from stepsight.constants import area
 from stepsight.overheads.gather import Gathered, HostSample
 from stepsight.overheads.tables import op_class, plain_name
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
 from stepsight.program.observation import UNOBSERVED, Observation, OpObservations
 from stepsight.trace.calls import Calls
 from stepsight.trace.collectives import TracedCollective, collective_of
-from stepsight.trace.constants import BLOCKING_CALL_US, QUEUE_GAP_US, RETURN_SLACK_US, SYNC_CALL_US
 from stepsight.trace.events import listed
 from stepsight.trace.kineto import KinetoTrace
 from stepsight.trace.launches import HIDDEN, Launch
 from stepsight.trace.link import is_collective_kernel, link
 from stepsight.trace.steps import LAUNCH, SYNC, WAIT, HostUnit, Item, Step, find_steps, host_units
 from stepsight.trace.waits import StreamId, WaitResolver
+
+C = area("traces")
 
 STEP_END = "end of the step"
 """The name of the host time after a step's last operator."""
@@ -214,9 +216,9 @@ class _Builder:
         """
         first = launch.gpu[0]
         if first.name.startswith(("Memcpy", "Memset", "Copy")):
-            return BLOCKING_CALL_US
+            return C.BLOCKING_CALL_US
         free = max(launch.call.ts, launch.free_us[0])
-        return max(BLOCKING_CALL_US, first.ts - free)
+        return max(C.BLOCKING_CALL_US, first.ts - free)
 
     def _emit(
         self, unit: HostUnit, kernels: tuple[Kernel, ...], collective: Collective | None,
@@ -245,7 +247,7 @@ class _Builder:
         ready = max(launch.call.end, held, launch.free_us[position])
         late = max(0.0, event.ts - ready)
         waited = 0.0
-        if late > QUEUE_GAP_US:
+        if late > C.QUEUE_GAP_US:
             # A kernel of another stream may fill the GPU: that the simulation knows.
             waited = min(late, self.resolver.busy.within(ready, event.ts))
             self.program.unexplained_us += late - waited
@@ -300,7 +302,7 @@ class _Builder:
             on = [COMPUTE]
         ended = max((x.gpu[-1].end for x in held), default=item.call.ts)
         # From the end of the awaited kernel to the host's return; a call that found nothing costs itself.
-        after = item.call.end - max(ended, item.call.ts) if held else min(item.call.dur, SYNC_CALL_US)
+        after = item.call.end - max(ended, item.call.ts) if held else min(item.call.dur, C.SYNC_CALL_US)
         if not held and item.call.ts < self.resolver.first_call_us:
             after = item.call.dur  # for work from before the recording
         times = HostTimes(t1, 0.0, 0.0, 0.0, max(0.0, min(after, item.call.dur)))
@@ -311,9 +313,9 @@ class _Builder:
 
 def blocks(launch: Launch) -> bool:
     """Whether the call returned only when its work was done, as a copy to pageable memory does."""
-    if launch.call.dur <= 3 * BLOCKING_CALL_US:
+    if launch.call.dur <= 3 * C.BLOCKING_CALL_US:
         return False
-    return launch.call.ts < launch.gpu[-1].end <= launch.call.end + RETURN_SLACK_US
+    return launch.call.ts < launch.gpu[-1].end <= launch.call.end + C.RETURN_SLACK_US
 
 
 @lru_cache(maxsize=16384)

@@ -14,16 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import check_limit
 from stepsight.trace.calls import Calls
-from stepsight.trace.constants import (
-    ALLOCATION_STORM,
-    CLOCKS_APART_US,
-    MEMBERS_END_TOGETHER_US,
-    RANKS_START_TOGETHER_US,
-)
 from stepsight.trace.execution import (
     ExecutionTrace,
     add_shapes,
@@ -41,6 +36,8 @@ from stepsight.trace.link import LinkedTrace, is_collective_kernel, link
 from stepsight.trace.program import StepProgram
 from stepsight.trace.steps import HostUnit, Step, allocation_us, find_steps, gpu_periods, host_units
 from stepsight.trace.waits import WaitResolver
+
+C = area("traces")
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class RankTrace:
     def is_storm(self, step: Step) -> bool:
         """Whether calls that allocate device memory make this step untypical."""
         start, end = np.array(step.start_us), np.array(step.end_us)
-        return bool(allocation_us(self.linked, start, end) > ALLOCATION_STORM * (end - start))
+        return bool(allocation_us(self.linked, start, end) > C.ALLOCATION_STORM * (end - start))
 
 
 @dataclass(frozen=True)
@@ -283,7 +280,7 @@ def runs_of(headers: Iterable[Header]) -> list[list[Header]]:
 
 def _fits(group: Sequence[Header], header: Header) -> bool:
     first = group[0]
-    if abs(first.start_us - header.start_us) > RANKS_START_TOGETHER_US or first.device != header.device:
+    if abs(first.start_us - header.start_us) > C.RANKS_START_TOGETHER_US or first.device != header.device:
         return False
     if header.rank is None or first.rank is None:
         # Traces from before distributedInfo: ranks of one run only if nothing speaks against it.
@@ -358,7 +355,7 @@ def clock_offsets_us(ranks: Sequence[tuple[float, LinkedTrace]]) -> list[float]:
         for scatter, apart in [found]
     )
     offsets = _along(edges, len(ranks))
-    return offsets if max(map(abs, offsets), default=0.0) > CLOCKS_APART_US else [0.0] * len(ranks)
+    return offsets if max(map(abs, offsets), default=0.0) > C.CLOCKS_APART_US else [0.0] * len(ranks)
 
 
 def _streams(base_us: float, linked: LinkedTrace) -> Streams:
@@ -384,7 +381,7 @@ def _apart(a: Streams, b: Streams) -> tuple[float, float] | None:
                 gaps = first - second
                 apart = float(np.median(gaps))
                 scatter = float(np.median(np.abs(gaps - apart)))
-                if scatter <= MEMBERS_END_TOGETHER_US and (best is None or scatter < best[0]):
+                if scatter <= C.MEMBERS_END_TOGETHER_US and (best is None or scatter < best[0]):
                     best = scatter, apart
     return best
 

@@ -16,19 +16,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.trace.constants import (
-    ALLOCATION_STORM,
-    EVEN_GAPS,
-    FEWEST_REPEATS,
-    FEWEST_VOTES,
-    MOST_LAUNCHES,
-    STEPS_COVER,
-    STRAY_STEP,
-)
 from stepsight.trace.events import Event
 from stepsight.trace.launches import NO_OP, Launch
 from stepsight.trace.link import LinkedTrace, is_collective_kernel
+
+C = area("traces")
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
 NO_MARKS = "no step marks"
@@ -71,7 +65,7 @@ def gpu_periods(linked: LinkedTrace, steps: int) -> FloatArray:
         return np.zeros(0)
     runs = np.array(once)
     gaps = np.diff(runs, axis=1)
-    storm = allocation_us(linked, runs[:, :-1], runs[:, 1:]) > ALLOCATION_STORM * gaps
+    storm = allocation_us(linked, runs[:, :-1], runs[:, 1:]) > C.ALLOCATION_STORM * gaps
     periods = [
         float(np.median(g[~s])) if (~s).any() else np.nan for g, s in zip(gaps.T, storm.T, strict=True)
     ]
@@ -91,7 +85,7 @@ def _profiler_steps(linked: LinkedTrace) -> list[Step]:
         return []
     # The step that was open when recording stopped leaves an empty range.
     usual = float(np.median([s.end_us - s.start_us for s in found]))
-    kept = [s for s in found if s.end_us - s.start_us > STRAY_STEP * usual]
+    kept = [s for s in found if s.end_us - s.start_us > C.STRAY_STEP * usual]
     return sorted(kept, key=lambda s: s.start_us)
 
 
@@ -115,23 +109,23 @@ def _repeated_steps(linked: LinkedTrace) -> list[Step]:
         for event in launch.gpu:
             seen[event.name, str(event.grid())].append(launch.call.ts)
     counts = Counter(len(ts) for ts in seen.values() if len(ts) > 1)
-    fewest, launched = FEWEST_VOTES, sum(len(ts) for ts in seen.values())
+    launched = sum(len(ts) for ts in seen.values())
     for steps, votes in sorted(counts.items(), key=lambda c: (-c[1], c[0])):
         repeating = sum(len(ts) for ts in seen.values() if len(ts) % steps == 0)
         even = [ts for ts in seen.values() if len(ts) == steps and _recurs_evenly(ts, linked)]
-        if votes >= fewest and even and repeating > STEPS_COVER * launched:
+        if votes >= C.FEWEST_VOTES and even and repeating > C.STEPS_COVER * launched:
             return _between(min(even, key=lambda ts: ts[0]), linked, "repetition of kernels")
     return []
 
 
 def _recurs_evenly(starts: list[float], linked: LinkedTrace) -> bool:
-    if len(starts) < FEWEST_REPEATS:
+    if len(starts) < C.FEWEST_REPEATS:
         return False
     gaps = np.diff(starts)
     first, last = _span(linked)
     covered = starts[-1] + float(gaps.mean()) - starts[0]
-    apart = gaps.min() > EVEN_GAPS * np.median(gaps)
-    return bool(apart and covered > STEPS_COVER * (last - first))
+    apart = gaps.min() > C.EVEN_GAPS * np.median(gaps)
+    return bool(apart and covered > C.STEPS_COVER * (last - first))
 
 
 def _between(starts: list[float], linked: LinkedTrace, how: str) -> list[Step]:
@@ -244,7 +238,7 @@ class _Grouping:
         event = self.linked.ops[op]
         children = self.linked.children(op)
         several = self.streams[op].bit_count() > 1
-        if children and (self.split[op] or several or self.launches[op] > MOST_LAUNCHES):
+        if children and (self.split[op] or several or self.launches[op] > C.MOST_LAUNCHES):
             inside = [u for child in children for u in self.units(child)]
             inside += [_alone(item, event.name, op) for item in self.own[op]]
             return sorted(inside, key=lambda u: u.start)

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.program.job import COMM, COMPUTE
 from stepsight.simulate.intervals import union
-from stepsight.trace.constants import CLOCK_DRIFT_US, FULL_QUEUE, HOST_RETURNS_US, STREAM_SLACK_US, SURENESS
 from stepsight.trace.events import Event
 from stepsight.trace.launches import HIDDEN, Launch
 from stepsight.trace.link import LinkedTrace, is_collective_kernel
+
+C = area("traces")
 
 StreamId = int | str
 
@@ -95,7 +97,7 @@ class _Queue:
     def ended(self, call: float, began: float) -> Launch | None:
         """The last one called before a call that had ended when the waiting work began."""
         at = bisect_right(self._starts, call)
-        while at and self._launches[at - 1].gpu[-1].end > began + STREAM_SLACK_US:
+        while at and self._launches[at - 1].gpu[-1].end > began + C.STREAM_SLACK_US:
             at -= 1
         return self._launches[at - 1] if at else None
 
@@ -155,11 +157,11 @@ class WaitResolver:
         if stated is not None and stated.args.stream in latest and "Stream" in stated.args.cuda_sync_kind:
             named = latest[stated.args.stream]
             return [named] if named is not None else []
-        ended = [x for x in candidates if x.gpu[-1].end <= call.end + STREAM_SLACK_US]
+        ended = [x for x in candidates if x.gpu[-1].end <= call.end + C.STREAM_SLACK_US]
         last = max(ended, key=lambda x: x.gpu[-1].end, default=None)
-        if last is None or last.gpu[-1].end < call.end - HOST_RETURNS_US:
+        if last is None or last.gpu[-1].end < call.end - C.HOST_RETURNS_US:
             # Nothing ended as the call returned: by the device's clock it may have ended just after.
-            drift = min(CLOCK_DRIFT_US, call.dur / SURENESS)
+            drift = min(C.CLOCK_DRIFT_US, call.dur / C.SURENESS)
             last = min(
                 (x for x in candidates if call.end < x.gpu[-1].end <= call.end + drift),
                 key=lambda x: x.gpu[-1].end, default=last,
@@ -187,7 +189,7 @@ def held_calls(linked: LinkedTrace) -> dict[int, float]:
     earlier = [e.ts for e in linked.orphans if e.ts < launches[0].gpu[0].ts]
     begun = np.sort([x.gpu[0].ts for x in launches] + earlier)
     ahead = len(earlier) + np.arange(len(launches)) - np.searchsorted(begun, [x.call.ts for x in launches])
-    full = ahead >= FULL_QUEUE
+    full = ahead >= C.FULL_QUEUE
     if not full.any():
         return {}
     free: dict[str, list[float]] = defaultdict(list)

@@ -15,6 +15,7 @@ from functools import cache
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.hardware.spec import ContentionSpec, GpuSpec
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, HostTimes, Kernel, Op, Sizing
@@ -27,25 +28,16 @@ from stepsight.program.observation import (
 )
 from stepsight.simulate.price import estimate_collective
 from stepsight.simulate.sustained import sustained
-from stepsight.trace.constants import (
-    ANCHOR_PRODUCT,
-    ANCHOR_STREAM,
-    ANCHOR_UNSIZED,
-    COLLECTIVE_WEIGHT,
-    MOST_COLLECTIVE_RATIO,
-    MOST_KERNEL_RATIO,
-    QUEUE_GAP_US,
-    TYPICAL_CALL,
-    UNSIZED_SPREAD,
-)
 from stepsight.trace.job import waited_us
+
+C = area("traces")
 
 LARGE_CALL_BYTES = 64.0 * 2**20
 """A call that bandwidth bounds."""
 PRODUCT, STREAM, UNSIZED = "product", "stream", "unsized"
 """Matrix products, convolutions and attention; kernels that stream data; kernels without sizes."""
 Exponents = Mapping[str, float]
-SHIPPED: Exponents = {PRODUCT: ANCHOR_PRODUCT, STREAM: ANCHOR_STREAM, UNSIZED: ANCHOR_UNSIZED}
+SHIPPED: Exponents = {PRODUCT: C.ANCHOR_PRODUCT, STREAM: C.ANCHOR_STREAM, UNSIZED: C.ANCHOR_UNSIZED}
 Like = tuple[str, str, float]
 """What like collectives share: group, kind and bytes."""
 
@@ -102,7 +94,7 @@ def _correction(kernel: Kernel, seen: Observation, model_us: float, weights: Exp
     if seen.measured_us is None or seen.measured_us <= 0 or model_us <= 0:
         return seen.correction
     ratio = seen.measured_us / model_us
-    return float(min(max(ratio, 1 / MOST_KERNEL_RATIO), MOST_KERNEL_RATIO) ** weights[class_of(kernel)])
+    return float(min(max(ratio, 1 / C.MOST_KERNEL_RATIO), C.MOST_KERNEL_RATIO) ** weights[class_of(kernel)])
 
 
 def _with_collective_corrections(job: ObservedJob, own: Platform) -> ObservedJob:
@@ -112,9 +104,9 @@ def _with_collective_corrections(job: ObservedJob, own: Platform) -> ObservedJob
     def changed(c: Collective, seen: Observation) -> Observation:
         if not seen.measured_us or seen.opaque:
             return seen
-        ratio = TYPICAL_CALL * shortest[_like(c)] / model_us(c) if model_us(c) > 0 else 1.0
-        within = min(max(ratio, 1 / MOST_COLLECTIVE_RATIO), MOST_COLLECTIVE_RATIO)
-        return replace(seen, correction=within**COLLECTIVE_WEIGHT)
+        ratio = C.TYPICAL_CALL * shortest[_like(c)] / model_us(c) if model_us(c) > 0 else 1.0
+        within = min(max(ratio, 1 / C.MOST_COLLECTIVE_RATIO), C.MOST_COLLECTIVE_RATIO)
+        return replace(seen, correction=within**C.COLLECTIVE_WEIGHT)
 
     return _each_collective(job, changed)
 
@@ -186,7 +178,7 @@ def _on_gpu(job: ObservedJob, old: GpuSpec, new: GpuSpec) -> ObservedJob:
         unsized = kernel.sizing is Sizing.UNKNOWN
         late_us = kept_delay_us(seen, slower)
         return (
-            replace(kernel, size_spread=UNSIZED_SPREAD) if unsized else kernel,
+            replace(kernel, size_spread=C.UNSIZED_SPREAD) if unsized else kernel,
             replace(seen, measured_us=None, opaque=False, late_us=late_us, waited_us=0.0),
         )
 
@@ -270,7 +262,7 @@ def with_kept_delays(job: ObservedJob) -> ObservedJob:
 def kept_delay_us(observed: Observation, factor: float = 1.0) -> float:
     """The delay before a kernel that stays, times ``factor``."""
     unexplained_us = observed.late_us - observed.waited_us
-    return factor * unexplained_us if unexplained_us > QUEUE_GAP_US else 0.0
+    return factor * unexplained_us if unexplained_us > C.QUEUE_GAP_US else 0.0
 
 
 def with_kernels(

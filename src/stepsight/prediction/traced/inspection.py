@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, Source
 from stepsight.overheads.tables import Stat, plain_name
@@ -15,7 +16,6 @@ from stepsight.prediction.traced.predict import predict_trace
 from stepsight.program.job import HOST
 from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.timeline import RankTimes
-from stepsight.trace.constants import TOUCH_US
 from stepsight.trace.events import Event
 from stepsight.trace.job import clean_steps, collective_waiting, rank_program, typical_step
 from stepsight.trace.kernel_names import short_name
@@ -23,6 +23,8 @@ from stepsight.trace.link import is_collective_kernel
 from stepsight.trace.platforms import guess_platform
 from stepsight.trace.program import gathered
 from stepsight.trace.run import RankTrace, TraceRun, measured_step_us, step_bounds
+
+C = area("traces")
 
 TOP = 15
 
@@ -281,7 +283,7 @@ def critical_path(times: RankTimes) -> dict[str, float]:
     walker = _Walker(times)
     launch = int(np.argmax(times.end_us)) if len(times.end_us) else None
     at = times.window_us[1]
-    if launch is None or times.end_us[launch] < at - TOUCH_US:
+    if launch is None or times.end_us[launch] < at - C.TOUCH_US:
         launch = walker.host_until(at)
     for _ in range(4 * len(times.end_us) + 4):
         if launch is None:
@@ -312,13 +314,13 @@ class _Walker:
         op = int(self.tape.launch_op[launch])
         start, begin, end = (float(a[launch]) for a in (t.start_us, t.begin_us, t.end_us))
         self.path[self.category[launch]] += end - max(begin, self.begin)
-        if begin > start + TOUCH_US:
+        if begin > start + C.TOUCH_US:
             self.path[WAITING] += begin - max(start, self.begin)
         if start <= self.begin:
             return None
         earlier = [self.before[launch], *(self.last_of_op.get(w.on) for w in t.program.ops[op].waits
                                           if isinstance(w.on, int) and w.waiter != HOST)]  # fmt: skip
-        holding = [e for e in earlier if e is not None and start - t.end_us[e] <= TOUCH_US + 2.0]
+        holding = [e for e in earlier if e is not None and start - t.end_us[e] <= C.TOUCH_US + 2.0]
         if holding:
             return max(holding, key=lambda e: float(t.end_us[e]))
         return self.host_until(start, op)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, METHOD_SPREAD, Prediction, predict_job
@@ -32,15 +33,6 @@ from stepsight.program.job import Collective, Sizing
 from stepsight.program.observation import ObservedJob, of_collective
 from stepsight.simulate.price import REPLAYABLE, estimate_collective
 from stepsight.simulate.timeline import STEADY_STEPS, simulate
-from stepsight.trace.constants import (
-    INDIVIDUAL_SPREAD,
-    MODELS_SPREAD,
-    MOST_RESCALING,
-    MUCH_CUT_OFF,
-    MUCH_DELAY,
-    MUCH_UNSIZED,
-    NOTED_RESCALING,
-)
 from stepsight.trace.files import collector_off
 from stepsight.trace.job import (
     Calls,
@@ -59,6 +51,8 @@ from stepsight.trace.platforms import own_platform, replay_platform, traced_plat
 from stepsight.trace.program import StepProgram, gathered, pooled, samples_of, with_individual
 from stepsight.trace.run import TraceRun, load_trace, measured_step_us
 from stepsight.trace.steps import NO_MARKS
+
+C = area("traces")
 
 PREFIX = "platform."
 
@@ -111,7 +105,7 @@ class TracedStep:
 
     def predicted(self) -> Prediction:
         """The prediction of the step, as recorded or changed by a what-if."""
-        spread = max(METHOD_SPREAD, MODELS_SPREAD) if self.basis is Basis.MODELS else METHOD_SPREAD
+        spread = max(METHOD_SPREAD, C.MODELS_SPREAD) if self.basis is Basis.MODELS else METHOD_SPREAD
         found = predict_job(
             self.job.job, self.platform, seen=self.job.seen, replay=self.replayed, steps=self.steps,
             host_spread=self.host_spread, method_spread=spread,
@@ -190,7 +184,8 @@ def _host_spread(run: TraceRun) -> float:
     """How far host times of a run's other steps may be off: as far as its steps differ."""
     periods = np.concatenate([r.periods_us for r in run.ranks])
     periods = periods[np.isfinite(periods)]
-    return max(INDIVIDUAL_SPREAD, float(np.std(np.log(periods)))) if len(periods) > 1 else INDIVIDUAL_SPREAD
+    found = float(np.std(np.log(periods))) if len(periods) > 1 else 0.0
+    return max(C.INDIVIDUAL_SPREAD, found)
 
 
 def _anchored_on(
@@ -205,13 +200,13 @@ def _anchored_on(
     walked_us = simulate(job.job, target, replay=REPLAYABLE, steps=steps, seen=job.seen).step_us
     measured_us = measured_step_us(run)
     factor = measured_us / walked_us if walked_us > 0 else 1.0
-    if not 1 / MOST_RESCALING <= factor <= MOST_RESCALING:
+    if not 1 / C.MOST_RESCALING <= factor <= C.MOST_RESCALING:
         note = f"rebuilt from the trace the step takes {walked_us / 1e3:.2f} ms, by the GPU timeline"
         note += f" {measured_us / 1e3:.2f} ms: too far apart to scale the one to the other"
         return (job if as_recorded else anchored(job, own)), [note]
     note = f"the step shown takes {walked_us / 1e3:.2f} ms; times are scaled by {factor:.3f} to the usual one"
     job = rescaled(job, factor) if as_recorded else anchored(job, own, factor=factor)
-    return job, [note] if abs(factor - 1) > NOTED_RESCALING else []
+    return job, [note] if abs(factor - 1) > C.NOTED_RESCALING else []
 
 
 def _refuse_host(overrides: Sequence[str]) -> None:
@@ -362,7 +357,7 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     notes = []
     counted, kept = (max(shares) for shares in zip(*map(_unrecorded, programs.values()), strict=True))
-    if counted + kept > MUCH_UNSIZED:
+    if counted + kept > C.MUCH_UNSIZED:
         notes.append(
             f"{100 * (counted + kept):.0f} % of the GPU time has no recorded sizes (record with"
             f" record_shapes=True): {100 * counted:.0f} % is counted by launch grids,"
@@ -370,7 +365,7 @@ def caveats(run: TraceRun, step: int) -> list[str]:
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
-    if late_us > MUCH_DELAY * measured_step_us(run):
+    if late_us > C.MUCH_DELAY * measured_step_us(run):
         notes.append(
             f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with the GPU idle and nothing"
             " recorded to wait for, as where nodes of a CUDA graph were not recorded: these delays are kept"
@@ -404,7 +399,7 @@ def cut_off(run: TraceRun) -> list[str]:
     if run.steps > 1 or run.ranks[0].steps[0].how != NO_MARKS:
         return []
     share = max(_orphaned_share(r.linked) for r in run.ranks)
-    if share <= MUCH_CUT_OFF:
+    if share <= C.MUCH_CUT_OFF:
         return []
     return [
         f"{100 * share:.0f} % of the GPU time was launched before the recording began:"
