@@ -1,21 +1,24 @@
 """``python -m lab score``: predictions against published measurements, topic by topic.
 
 A topic is a module of ``lab.score``. Its ``scores`` returns `Score` lines, its ``figures`` what ``--json``
-has by file. ``OPTIONS`` names what they depend on: ``data`` (measured tables, by default) and ``rows`` (only
+has by file. What ``scores`` takes are the topic's options: ``data`` (measured tables) and ``rows`` (only
 held-out rows, or all). A topic with further options has a click ``command`` of its own.
 """
 
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
 
+from lab.score.results import TopicResult, load_result, load_results, save_result
 from stepsight.commands.options import check_outputs, print_written, write_files
 from stepsight.errors import InputError
 from stepsight.records import nearest
@@ -23,7 +26,6 @@ from stepsight.records import nearest
 if TYPE_CHECKING:
     from lab.score.frame import Figures
     from stepsight.score import Score
-    from stepsight.validate.scoreboard import TopicResult
 
 RESULTS = Path("validation")
 """Where ``all`` saves results, and ``--report`` finds them."""
@@ -101,7 +103,7 @@ def command(context: click.Context, report: Path | None, results: Path) -> None:
 
 
 def _report(page: Path, folder: Path) -> None:
-    from lab.score.scorecard import load_results, scorecard
+    from lab.score.scorecard import scorecard
     from stepsight import __version__
 
     check_outputs([page])
@@ -133,7 +135,7 @@ def _plain_command(topic: str, module: ModuleType) -> click.Command:
 
 
 def _options(module: ModuleType) -> Sequence[str]:
-    return getattr(module, "OPTIONS", ("data",))
+    return list(signature(module.scores).parameters)
 
 
 def _figures(module: ModuleType, data: Path | None) -> Figures:
@@ -188,8 +190,6 @@ def _possible(topics: Sequence[str], data: Path | None) -> Sequence[str]:
 
 def _one(topic: str, data: Path | None, folder: Path, resume: bool, place: str) -> TopicResult:
     """A topic's result, read where it may be, else made and saved; progress goes to stderr."""
-    from stepsight.validate.scoreboard import load_result, save_result
-
     saved = folder / f"{topic}.json"
     if resume and saved.is_file():
         click.echo(f"{place}  {topic}: taken from {saved}", err=True)
@@ -197,17 +197,13 @@ def _one(topic: str, data: Path | None, folder: Path, resume: bool, place: str) 
     click.echo(f"{place}  {topic} …", err=True)
     result = _scored(topic, data)
     save_result(folder, result)
-    bars = sum(score.met is not None for score in result.scores)
-    met = f", {bars - result.missed} of {bars} bars met" if bars else ""
+    judged = [score.met for score in result.scores if score.met is not None]
+    met = f", {sum(judged)} of {len(judged)} bars met" if judged else ""
     click.echo(f"{place}  {topic}: {len(result.scores)} scores in {result.seconds:.0f} s{met}", err=True)
     return result
 
 
 def _scored(topic: str, data: Path | None) -> TopicResult:
-    import time
-
-    from stepsight.validate.scoreboard import TopicResult
-
     module = importlib.import_module(module_of(topic))
     given = f" --data {data}" if data and "data" in _options(module) else ""
     started = time.perf_counter()

@@ -27,7 +27,6 @@ from stepsight.prediction.learn.response import AskedStep, JobFile, ask
 from stepsight.score import BLIND, Figure, Score
 
 TOPIC = "diagnose"
-OPTIONS = ()
 FAULTS, SEED, NOISE, LEAST_MOVE = 40, 11, 0.03, 0.10
 SEVERITY = (1.3, 4.0)
 BAR, USUAL_BAR = 34, 0.9

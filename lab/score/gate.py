@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
+
+from lab.score.results import load_results
+from stepsight.score import Score
 
 REFERENCE = Path(__file__).resolve().parents[2] / "tests" / "data" / "accuracy.json"
 SHARE, POINTS = 0.05, 0.002
@@ -20,20 +22,18 @@ SHARE, POINTS = 0.05, 0.002
 def scores(folder: Path) -> dict[str, dict[str, float]]:
     """Every score of a folder of results, by topic and name."""
     found = {}
-    for path in sorted(folder.glob("*.json")):
-        for score in json.loads(path.read_text())["scores"]:
-            error = error_of(score)
-            if error is not None:
-                found[f"{score['topic']}: {score['name']}"] = {"gmae": round(error, 5), "rows": score["rows"]}
+    for score in (score for result in load_results(folder, ()) for score in result.scores):
+        error = error_of(score)
+        if error is not None:
+            found[f"{score.topic}: {score.name}"] = {"gmae": round(error, 5), "rows": score.rows}
     return found
 
 
-def error_of(score: dict[str, Any]) -> Any:
+def error_of(score: Score) -> float | None:
     """What must not rise; None where a line has nothing of the kind."""
-    figure = score.get("figure")
-    if score["gmae"] is not None or figure is None:
-        return score["gmae"]
-    return {"less": figure["value"], "more": 1 - figure["value"], "": None}[figure["better"]]
+    if score.gmae is not None or score.figure is None:
+        return score.gmae
+    return {"less": score.figure.value, "more": 1 - score.figure.value, "": None}[score.figure.better]
 
 
 @click.command("gate")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lab.score.results import TopicResult
 from stepsight.score import BLIND, CHOSEN, FIT, Score
-from stepsight.validate.scoreboard import TopicResult, load_result
 
 EXPOSURES: Mapping[str, str] = {
     BLIND: "blind",
@@ -170,10 +170,3 @@ def _others(scores: Sequence[Score]) -> dict[str, list[Score]]:
         if score.predictor:
             found.setdefault(score.same_rows_as, []).append(score)
     return found
-
-
-def load_results(folder: Path, topics: Sequence[str]) -> list[TopicResult]:
-    """All results of a folder, in the order of ``topics``; others after them."""
-    found = {path.stem: load_result(path) for path in sorted(folder.glob("*.json"))}
-    order = [*topics, *(name for name in found if name not in topics)]
-    return [found[name] for name in order if name in found]

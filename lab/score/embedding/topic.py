@@ -18,7 +18,6 @@ from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
 from stepsight.tables.indices.distributions import IndexDistribution, draw_indices
 
 TOPIC = "embedding"
-OPTIONS = ("data", "rows")
 POINTS_BAR, LISTS_BAR, HIT_BAR = 0.10, 0.08, 0.02
 LISTS = (DEFAULT, MLPERF, DDP)
 """The lists of all kernels of a V100's DLRM step, as far as the folder holds them."""

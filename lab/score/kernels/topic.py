@@ -34,7 +34,6 @@ from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_times import TableTimes
 from stepsight.score import BLIND, CHOSEN, FIT, Score
 
-OPTIONS = ("data", "rows")
 CLEAR_US = 20.0
 """Serving GEMMs of a left-out GPU are scored above this; below, a few µs of start decide."""
 TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")

@@ -71,7 +71,7 @@ def _part(name: str, group: str, rows: Sequence[Outcome]) -> FileScore:
     return scored(f"{name}: {group}", rows, BARS.get(f"{name}: {group}"))
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     """The lines of the scoreboard."""
     return [line for name, of_file in outcomes(data) for line in lines_of(score_of(name, of_file))]
 

@@ -21,7 +21,6 @@ from stepsight.validate.scoreboard import end, plain, table
 
 SUCCESS, REGRET, SEARCH_WINS = 0.85, 0.03, 0.90
 """The bars: METHOD §7 for success; mean regret and the searched plan as the project set them."""
-OPTIONS: tuple[str, ...] = ()
 """No measured tables: trials come from ``--live`` or ``--results``."""
 
 

@@ -40,7 +40,7 @@ def regrets(data: Path) -> list[FileRegret]:
     return found
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     """The lines of the scoreboard."""
     return [line for f in regrets(data) for line in lines_of(f)]
 

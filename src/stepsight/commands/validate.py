@@ -83,12 +83,11 @@ def _runs(runs: Path, platform: str, overrides: tuple[str, ...], html: Path | No
 @click.option(
     "--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to continue."
 )
-@options.path("--results", "Folder of `python -m lab score all`: add this draw there.")
 @options.network
 @options.json_flag
 def _live(
     platform: str, configs: int, nlp: int, stack: str, seed: int, steps: int, blocks: int,
-    out: Path | None, budget: str, results: Path | None, address: str, interface: str, prefix: str,
+    out: Path | None, budget: str, address: str, interface: str, prefix: str,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Predict random models on a calibrated platform, train them here, and score the predictions."""
@@ -98,12 +97,10 @@ def _live(
     from stepsight.platform.load import load_platform
     from stepsight.run.ranks import Ranks, writable_folder
     from stepsight.validate import live
-    from stepsight.validate.scoreboard import add_draw
 
     on = load_platform(platform)
     device = "cpu" if on.spec.host.synchronous else "cuda"
-    began = time.monotonic()
-    deadline = began + (budget_seconds(budget) if budget else 1e9)
+    deadline = time.monotonic() + (budget_seconds(budget) if budget else 1e9)
     prefixes = options.rank_prefixes(prefix, on.spec.ranks)
     with tempfile.TemporaryDirectory() as scratch:
         journal = Journal(writable_folder(out or Path(scratch)), resume=True)
@@ -121,6 +118,4 @@ def _live(
         rows = live.rows_of(journal)
     if not rows:
         raise InputError("validate live", "nothing was measured in every pass yet", "run again to continue")
-    if results:
-        add_draw(results, on.name, seed, live.scores(rows), time.monotonic() - began)
     live.report(rows, on.name, as_json=as_json)

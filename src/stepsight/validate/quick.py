@@ -23,7 +23,6 @@ from stepsight.workload.files import parse_workload
 
 TOPIC = "quick"
 ROWS = files("stepsight.validate") / "rows"
-OPTIONS: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

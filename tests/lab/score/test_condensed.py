@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lab.score.results import TopicResult
 from lab.score.scorecard import MOST_LINES, scorecard
 from stepsight.score import Figure, Score
-from stepsight.validate.scoreboard import TopicResult
 
 
 def linear(i: int) -> Score:

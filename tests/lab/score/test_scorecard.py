@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from lab.__main__ import main
-from lab.score.scorecard import load_results, scorecard
+from lab.score.results import TopicResult, load_result, load_results, save_result
+from lab.score.scorecard import scorecard
 from stepsight.errors import InputError
 from stepsight.score import Figure, Score
 from stepsight.validate.quick import kernel_rows, scores, step_rows
-from stepsight.validate.scoreboard import TopicResult, load_result, save_result
 
 OURS = Score("e2e", "steps", 12, 0.05, 0.07, "all rows", "GMAE ≤ 4.0%", False, exposure="blind")
 THEIRS = Score(
