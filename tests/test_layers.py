@@ -12,7 +12,7 @@ from lab.datasets.llm.files import FILES
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "stepsight"
 LAB = ROOT / "lab"
-TORCH = ("run", "calibrate", "capturing", "sharding.torchrec")
+TORCH = ("run", "calibrate", "capturing")
 """The only packages that may import torch, fbgemm or torchrec, always lazily or in their own modules."""
 UPWARD = {("prediction/answer.py", "report")}
 """A prediction shows itself: `Prediction.to_html` and `save_timeline` load the reports when called."""

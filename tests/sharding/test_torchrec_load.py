@@ -14,7 +14,7 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingEnv
 
-from stepsight.sharding.torchrec.planner import sharding_plan
+from stepsight.run.torchrec import sharding_plan
 from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, KINDS, ROW_WISE, TABLE_ROW_WISE, Plan, Shard
 from stepsight.tables.torchrec_plan import torchrec_document
 

@@ -8,7 +8,7 @@ flight. The loader makes a KeyedJaggedTensor out of arrays in the training proce
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from stepsight.errors import InputError
 from stepsight.tables.bags import draw_lengths
 from stepsight.tables.indices.distributions import draw_indices
 from stepsight.tables.lookup import FBGEMM_OPTIMIZERS
-from stepsight.tables.torchrec_plan import torchrec_document
+from stepsight.tables.torchrec_plan import Document, torchrec_document
 from stepsight.workload.dlrm.config import DlrmConfig
 
 COLLECTION = "model.sparse_arch.embedding_bag_collection"
@@ -82,7 +82,6 @@ def _sharded(c: DlrmConfig, device: torch.device) -> Any:
             "torchrec", f"does not load ({error})",
             "with torch 2.13.0 install torchrec==1.8.0 and fbgemm-gpu-cpu==1.8.0, both with --no-deps",
         ) from None  # fmt: skip
-    from stepsight.sharding.torchrec.planner import sharding_plan
 
     tables = [
         EmbeddingBagConfig(
@@ -103,6 +102,38 @@ def _sharded(c: DlrmConfig, device: torch.device) -> Any:
         model = DLRM(*sizes, dense_device=device)
     plan = sharding_plan(torchrec_document(c.plan, module=COLLECTION, device="cpu"))
     return DistributedModelParallel(DLRMTrain(model), device=device, plan=plan)
+
+
+def sharding_plan(document: Document) -> Any:
+    """TorchRec's ``ShardingPlan`` object for a plan document."""
+    from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
+
+    return ShardingPlan(
+        {
+            module: EmbeddingModuleShardingPlan({name: _parameter(entry) for name, entry in tables.items()})
+            for module, tables in document["plan"].items()
+        }
+    )
+
+
+def _parameter(entry: Mapping[str, Any]) -> Any:
+    from torchrec.distributed.embedding_types import ShardingType
+    from torchrec.distributed.types import (
+        CacheParams,
+        EnumerableShardingSpec,
+        ParameterSharding,
+        ShardMetadata,
+    )
+
+    spec = None
+    if entry["sharding_type"] != ShardingType.DATA_PARALLEL.value:
+        spec = EnumerableShardingSpec(
+            [ShardMetadata(s["shard_offsets"], s["shard_sizes"], s["placement"]) for s in entry["shards"]]
+        )
+    cache = CacheParams(**entry["cache_params"]) if "cache_params" in entry else None
+    return ParameterSharding(
+        entry["sharding_type"], entry["compute_kernel"], entry["ranks"], spec, cache_params=cache
+    )
 
 
 def features(table: str, count: int) -> list[str]:

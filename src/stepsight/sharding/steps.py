@@ -20,7 +20,7 @@ from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
-from stepsight.sharding.loads import Loads, LookupModel, PartCosts, SeparateLookups, TablePart, scaled_to
+from stepsight.sharding.loads import Loads, LookupModel, PartCosts, SeparateLookups, scaled_to
 from stepsight.simulate.contention import side_by_side
 from stepsight.simulate.template import END, Slot, StepTemplate
 from stepsight.simulate.timeline import simulate
@@ -199,17 +199,6 @@ class PlanPricer:
     def copy_us(self, loads: Loads) -> FloatArray:
         """Copies of each rank's indices to its device, in the shape of the loads."""
         return self._copy.time_us(INDEX_BYTES * loads.lookups)
-
-    def part_us(self, part: TablePart) -> tuple[float, float, float, float]:
-        """One part alone on a rank: forward lookup, its exchange, backward, its exchange (mean over days)."""
-        row = self.costs.matrix_row(part)
-        sums = np.zeros((1, len(row), self.ranks, row.shape[-1]))
-        sums[0, :, 0] = row
-        loads = self.costs.times(sums)
-        exchange, exchange_back = self._exchange.times(loads)
-        each = loads.forward_us, exchange, loads.backward_us, exchange_back
-        forward, there, backward, back = (float(us[0, :, 0].mean()) for us in each)
-        return forward, there, backward, back
 
     def simulated_us(self, plan: Plan) -> float:
         """The step time as ``predict`` would print it: the plan's own program, simulated in full."""

@@ -1,7 +1,7 @@
 """TorchRec's sharding plan as a file: the form that ``ShardingPlan._serialize()`` gives.
 
-Reading and writing it needs no TorchRec. `stepsight.sharding.torchrec.planner` turns the same
-document into TorchRec's own objects.
+Reading and writing it needs no TorchRec. `stepsight.run.torchrec.sharding_plan` turns the same document
+into TorchRec's own objects.
 """
 
 from __future__ import annotations

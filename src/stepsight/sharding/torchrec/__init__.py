@@ -1,1 +1,0 @@
-"""TorchRec's planner and plan files."""
