@@ -73,20 +73,18 @@ def test_the_table_shows_the_best_and_the_flags(model):
         "tp,zero,micro_batch=1,2",
         "--price",
         "2",
-        "--epoch",
-        "1000",
     )
     assert "valid configurations" in said
     assert "neighbours of the best (time per sample)" in said
     assert "--tensor-model-parallel-size" in said and "data_parallel_shard_degree" in said
-    assert "an epoch of 1,000 samples" in said and "per million tokens" in said
+    assert "per million tokens" in said
 
 
 def test_json_holds_what_scripts_want(model):
     found = json.loads(run(tune, model, "-p", "8xH100-SXM", "--over", "tp,zero", "--json", "--top", "2"))
     assert len(found["top"]) == 2
     assert {"step_time_us", "low_us", "high_us", "memory_gb", "fit", "shares", "why"} <= set(found["top"][0])
-    assert found["counts"]["priced"] >= 2 and set(found["flags"]) >= {"Megatron-LM", "DeepSpeed"}
+    assert found["counts"]["priced"] >= 2 and set(found["flags"]) >= {"Megatron-LM", "torchtitan"}
 
 
 def test_pages_are_written_whole(model, tmp_path):

@@ -15,7 +15,6 @@ DEADLINE_HELP = (
     "Only configurations that train --tokens in this many days; with --objective cost or energy, the least."
 )
 FIT_HELP = "Leave out what fits with a lower probability; 0.5 lists all that probably fit."
-EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 
 
 @click.command("tune")
@@ -28,7 +27,6 @@ EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
     "--objective", type=click.Choice(["time", "cost", "energy", "memory"]), default="time", show_default=True
 )  # fmt: skip
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="How many to show.")
-@click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help=EPOCH_HELP)
 @click.option("--deadline-days", type=click.FloatRange(0, min_open=True), help=DEADLINE_HELP)
 @click.option("--tokens", type=options.count, help="Tokens of the whole run: 15e12, 15T, 300B.")
 @click.option("--min-fit", type=click.FloatRange(0.05, 0.99), default=0.9, show_default=True, help=FIT_HELP)
@@ -36,7 +34,7 @@ EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 @options.search
 def command(
     model: Path | None, named: str | None, platform: str, gpus: str, global_batch: int | None,
-    over: tuple[str, ...], objective: str, top: int, epoch: int | None,
+    over: tuple[str, ...], objective: str, top: int,
     deadline_days: float | None, tokens: float | None, min_fit: float, csv: Path | None,
     assignments: tuple[str, ...], price: float | None, workers: int,
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
@@ -62,7 +60,7 @@ def command(
         answer = tune(
             model, platform, gpus=counts, global_batch=global_batch, over=over, objective=objective, top=top,
             price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
-            ray=ray, resume=resume, epoch_samples=epoch,
+            ray=ray, resume=resume,
             least_tokens_per_s=least, min_fit=min_fit, progress=progress,
         )  # fmt: skip
     answer = replace(answer, tokens=tokens)

@@ -149,11 +149,6 @@ def remarks(answer: Answer) -> list[str]:
     best, lines = answer.best, list[str]()
     if (batch := answer.document.get("global_batch")) and "global_batch" not in answer.dimensions:
         lines.append(f"global batch {batch:,}")
-    if answer.epoch_samples and best.samples_per_s:
-        took = long_time(answer.epoch_samples / best.samples_per_s)
-        money = best.cost_of(answer.epoch_samples)
-        cost = f", cost {money:,.4g}" if money is not None else ""
-        lines.append(f"an epoch of {counted(answer.epoch_samples, 'sample')}: {took}{cost}")
     if answer.tokens and best.tokens_per_s:
         seconds = answer.tokens / best.tokens_per_s
         hours = f"{best.ranks * seconds / 3600:,.0f} GPU-hours"
@@ -293,8 +288,7 @@ def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, 
     return {
         "workload": answer.workload, "platform": answer.platform, "objective": answer.objective,
         "candidates": len(answer.rows), "counts": dict(answer.counts), "refused": dict(answer.refused),
-        "seconds": answer.seconds, "epoch_samples": answer.epoch_samples,
-        "cost_per_epoch": answer.best.cost_of(answer.epoch_samples) if answer.epoch_samples else None,
+        "seconds": answer.seconds,
         "top": [
             {**row_document(r), "why": why(r, answer.best),
              "predict": answer.predict_line(r),

@@ -66,7 +66,6 @@ class Answer:
     dimensions: Mapping[str, tuple[Setting, ...]]
     document: Mapping[str, Any]
     seconds: float = 0.0
-    epoch_samples: int | None = None
     assignments: tuple[str, ...] = ()
     min_fit: float = SURE
     tokens: float | None = None

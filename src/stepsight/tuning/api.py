@@ -62,7 +62,7 @@ def tune(
     over: Sequence[str] = (), objective: str = "time", top: int = 5,
     price_per_gpu_hour: float | None = None, assignments: Sequence[str] = (), overrides: Sequence[str] = (),
     workers: int = 1, ray: str | None = None, resume: str | Path | None = None, bounds: bool = True,
-    epoch_samples: int | None = None, least_tokens_per_s: float | None = None, min_fit: float = SURE,
+    least_tokens_per_s: float | None = None, min_fit: float = SURE,
     progress: Progress | None = None,
 ) -> Answer:  # fmt: skip
     """The best configurations of a workload on a platform, with reasons.
@@ -102,7 +102,7 @@ def tune(
                 _refuse(rows, lambda row: what_would_fit(row, document, found, loaded, global_batch))
             best = sorted(with_intervals(best, asked, ask), key=lambda row: score(row, objective))
     answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
-    return replace(answer, epoch_samples=epoch_samples, assignments=changed)
+    return replace(answer, assignments=changed)
 
 
 def _captured_rows(

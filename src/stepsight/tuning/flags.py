@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -44,15 +42,14 @@ class _Way:
     framework: str
     write: Callable[[LanguageConfig], Flags]
     runs: Callable[[LanguageConfig], LanguageConfig]
-    splits_sequences: bool
 
 
 def flags(
     document: Mapping[str, Any], row: Row, platform: Platform, where: str = "workload",
     others: Sequence[Row] = (),
 ) -> list[Flags]:  # fmt: skip
-    """Flags of torchtitan, Megatron-LM, and where sequences stay whole of nanotron and DeepSpeed; none for a
-    DLRM. What a framework lacks is written as what it has that comes next.
+    """Flags of torchtitan and Megatron-LM; none for a DLRM. What a framework lacks is written as what it has
+    that comes next.
 
     Where that would not fit into memory, it is the first of ``others``, which come best first, that the
     framework can run as it stands and that fits. Where frameworks were compared, each has its own best.
@@ -66,7 +63,7 @@ def flags(
     for way in _WAYS:
         own = [one for one in others if compared and one.framework == way.framework]
         first, config = (own[0], jobs.config(own[0])) if own else (row, c)
-        if config is not None and (way.splits_sequences or config.layout.context == 1):
+        if config is not None:
             written = _written(way, config, first, own or others, jobs)
             took = f"{first.step_time_us / 1e3:,.0f} ms"
             best = f"its best, {took}: {settings_text(first.settings)}" if own and not written.note else ""
@@ -108,26 +105,22 @@ class _Jobs:
 
 def _written(way: _Way, c: LanguageConfig, row: Row, others: Sequence[Row], jobs: _Jobs) -> Flags:
     first = way.write(c)
-    if first.text and jobs.fits(way, c, row):
+    if jobs.fits(way, c, row):
         return first
-    why = f"it cannot run the first: {first.lacks}"
-    if first.text:
-        why = f"the first would need {jobs.need(way, c, row)}"
     for other in islice(others, MOST_TRIED):
         found = jobs.config(other)
-        if found is None or not (way.splits_sequences or found.layout.context == 1):
+        if found is None:
             continue
         written = way.write(found)
         if not written.lacks and jobs.fits(way, found, other):
-            return replace(written, note=f"{why}; the best that it can run: {settings_text(other.settings)}")
-    if not first.text:
-        return replace(first, lacks="", note=why)
+            runs = f"the best that it can run: {settings_text(other.settings)}"
+            return replace(written, note=f"the first would need {jobs.need(way, c, row)}; {runs}")
     return replace(first, text="", note=f"left out: {jobs.need(way, c, row)}")
 
 
-def _as_run_by(name: str, c: LanguageConfig, *, most_zero: int = 3) -> LanguageConfig:
-    """The configuration with another framework's kernels and habits, and no more ZeRO than it has."""
-    layout = replace(c.layout, zero=min(c.layout.zero, most_zero))
+def _as_run_by(name: str, c: LanguageConfig, zero: int) -> LanguageConfig:
+    """The configuration with another framework's kernels and habits, and a ZeRO stage that it has."""
+    layout = replace(c.layout, zero=zero)
     if c.framework.name == name:
         return replace(c, layout=layout)
     recipe = families()[name]
@@ -137,27 +130,19 @@ def _as_run_by(name: str, c: LanguageConfig, *, most_zero: int = 3) -> LanguageC
 
 
 def _by_torchtitan(c: LanguageConfig) -> LanguageConfig:
-    run = _as_run_by("torchtitan", c)
+    run = _as_run_by("torchtitan", c, 2 if c.layout.zero == 1 else c.layout.zero)
     if c.training.recompute == "modules":
         run = replace(run, training=replace(run.training, recompute="selective", recompute_modules=()))
-    return replace(run, layout=replace(run.layout, zero=2)) if c.layout.zero == 1 else run
+    return run
 
 
 def _by_megatron(c: LanguageConfig) -> LanguageConfig:
-    return _as_run_by("megatron", c, most_zero=1 if c.layout.zero < 3 else 3)
+    return _as_run_by("megatron", c, 1 if c.layout.zero == 2 else c.layout.zero)
 
 
-def _by_nanotron(c: LanguageConfig) -> LanguageConfig:
-    """1F1B without interleaving, and layers run again as a whole or not at all."""
-    run = _as_run_by("nanotron", c, most_zero=1)
-    if run.training.recompute != "full":
-        run = replace(run, training=replace(run.training, recompute="none", recompute_layers=0))
-    return replace(run, layout=replace(run.layout, virtual_stages=1, schedule="1f1b"))
-
-
-def _lacking(c: LanguageConfig, *known: tuple[str, bool], zero_bubble: bool = True) -> str:
+def _lacking(c: LanguageConfig, *known: tuple[str, bool]) -> str:
     """What a framework does not have, of what the configuration asks for."""
-    unknown = zero_bubble and c.layout.pipeline > 1 and c.layout.schedule == "zero_bubble"
+    unknown = c.layout.pipeline > 1 and c.layout.schedule == "zero_bubble"
     bubble = "no zero-bubble schedule of one stage per rank, written as 1F1B"
     return "; ".join(words for words, asked in (*known, (bubble, unknown)) if asked)
 
@@ -247,60 +232,7 @@ def _megatron(c: LanguageConfig) -> Flags:
     return Flags("Megatron-LM", _options(stated), lacks)
 
 
-def _nanotron(c: LanguageConfig) -> Flags:
-    """nanotron's YAML."""
-    s, t = c.layout, c.training
-    text = f"""parallelism:
-  dp: {s.data}
-  tp: {s.tensor}
-  pp: {s.pipeline}
-  pp_engine: {"afab" if s.schedule == "afab" else "1f1b"}
-  tp_mode: {"REDUCE_SCATTER" if s.sequence_parallel else "ALL_REDUCE"}
-  tp_linear_async_communication: {str(s.sequence_parallel).lower()}
-  recompute_layer: {str(t.recompute == "full").lower()}
-tokens:
-  micro_batch_size: {c.micro_batch}
-  batch_accumulation_per_replica: {s.micro_batches}
-  sequence_length: {c.sequence}
-optimizer:
-  zero_stage: {min(s.zero, 1)}"""
-    lacks = _lacking(
-        c,
-        ("no ZeRO 2 and 3, written with ZeRO 1", s.zero > 1),
-        ("no interleaved stages", s.virtual_stages > 1),
-        ("no context parallelism", s.context > 1),
-        ("no selective recomputation", t.recompute in ("selective", "modules")),
-        ("no recomputation of some layers, written with all", t.recompute_layers > 0),
-        ("no expert parallelism", s.expert > 1),
-    )
-    return Flags("nanotron", text, lacks)
-
-
-def _deepspeed(c: LanguageConfig) -> Flags:
-    """DeepSpeed's JSON; tensor and pipeline parallelism are the model's own business there."""
-    s, t = c.layout, c.training
-    if s.tensor * s.pipeline > 1:
-        return Flags("DeepSpeed", "", "no tensor and pipeline parallelism (use Megatron-DeepSpeed)")
-    stated: dict[str, object] = {
-        "train_batch_size": c.batch_per_rank * s.data,
-        "train_micro_batch_size_per_gpu": c.micro_batch,
-        "gradient_accumulation_steps": s.micro_batches,
-        "zero_optimization": {"stage": s.zero, "overlap_comm": s.overlap_gradients},
-    }
-    if t.half:
-        stated[t.dtype] = {"enabled": True}
-    lacks = _lacking(
-        c,
-        ("expert parallelism is set in the model's code", s.expert > 1),
-        ("recomputation is set in the model's code", t.recompute != "none"),
-        zero_bubble=False,
-    )
-    return Flags("DeepSpeed", json.dumps(stated), lacks)
-
-
 _WAYS = (
-    _Way("torchtitan", _torchtitan, _by_torchtitan, True),
-    _Way("megatron", _megatron, _by_megatron, True),
-    _Way("nanotron", _nanotron, _by_nanotron, False),
-    _Way("deepspeed", _deepspeed, partial(_as_run_by, "deepspeed"), False),
+    _Way("torchtitan", _torchtitan, _by_torchtitan),
+    _Way("megatron", _megatron, _by_megatron),
 )

@@ -102,12 +102,6 @@ class Row:
             return None
         return self.cost_per_step / (self.tokens_per_s * self.step_time_us / 1e6) * 1e6
 
-    def cost_of(self, samples: float) -> float | None:
-        """What this many samples cost, an epoch for one."""
-        if self.cost_per_step is None or self.samples_per_s <= 0:
-            return None
-        return self.cost_per_step / (self.samples_per_s * self.step_time_us / 1e6) * samples
-
     def record(self) -> dict[str, Any]:
         """One flat row, as a table or a DataFrame takes it."""
         plain = {k: v for k, v in asdict(self).items() if k not in ("settings", "shares", "chosen")}
