@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepsight.capturing.api import capture, capture_block
+    from stepsight.capturing.api import capture
     from stepsight.errors import InputError, StepsightError
     from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
@@ -41,7 +41,6 @@ __all__ = [
     "__version__",
     "advise",
     "capture",
-    "capture_block",
     "choose",
     "collective_time",
     "compare",
@@ -80,7 +79,6 @@ _HOMES = {
     "tune": "stepsight.tuning.api",
     "sweep": "stepsight.tuning.api",
     "capture": "stepsight.capturing.api",
-    "capture_block": "stepsight.capturing.api",
 }
 
 

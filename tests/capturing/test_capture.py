@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -266,30 +264,6 @@ def test_a_mask_that_hides_nothing_leaves_flash_attention_to_hugging_face_models
     pytest.importorskip("transformers")
     names = {op.name for op in captured(tmp_path, MASKED).job.programs[0].ops}
     assert any("FlashAttentionBackward" in name for name in names)
-
-
-BLOCK = """
-import torch
-import stepsight
-with stepsight.capture_block(world=2, gpu="A100-SXM4-40G") as block:
-    model = torch.nn.Linear(64, 64).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(9):
-        model(torch.randn(8, 64, device="cuda")).sum().backward()
-        optimizer.step()
-print(block.step.ranks, [k.family for op in block.step.job.programs[0].ops for k in op.kernels].count("gemm"))
-try:
-    with stepsight.capture_block():
-        pass
-except stepsight.StepsightError as error:
-    print(error)
-"""
-
-
-def test_a_block_of_python_is_captured_once_in_a_process() -> None:
-    run = subprocess.run([sys.executable, "-c", BLOCK], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines()[0] == "2 2"
-    assert "has captured before" in run.stdout
 
 
 BUCKETS = """

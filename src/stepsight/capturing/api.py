@@ -1,16 +1,14 @@
-"""``stepsight.capture``: a training script, or a block of Python, → its step."""
+"""``stepsight.capture``: a training script → its step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stepsight.capturing.ranks import Capturing
 from stepsight.capturing.request import Assumptions, request
 from stepsight.capturing.step import CapturedStep
-from stepsight.errors import InputError, StepsightError
-from stepsight.hardware.gpus import load_gpu
+from stepsight.errors import InputError
 from stepsight.platform.load import Platform, load_platform
 
 
@@ -51,48 +49,3 @@ def _whole_nodes(world: int, per_node: int) -> None:
             f"--world {world}", f"is not a multiple of {per_node}, the GPUs of a node",
             f"use {world // per_node * per_node} or {-(-world // per_node) * per_node}",
         )  # fmt: skip
-
-
-_captured: list[str] = []
-"""What this process has captured: it has one fake GPU."""
-
-
-class CapturedBlock:
-    """Holds ``step`` after its block; hand it to `stepsight.predict` with a platform."""
-
-    def __init__(self) -> None:
-        self.found: CapturedStep | None = None
-
-    @property
-    def step(self) -> CapturedStep:
-        if self.found is None:
-            raise StepsightError(
-                "no step was captured: the block must take more optimizer steps than warm-up"
-            )
-        return self.found
-
-
-@contextmanager
-def capture_block(
-    world: int = 1, gpu: str = "H100-SXM-80G", *, per_node: int = 8, warmup: int = 2, steps: int = 1,
-    assume: Mapping[str, float] | None = None,
-) -> Iterator[CapturedBlock]:  # fmt: skip
-    """A context whose block is captured as rank 0 of ``world`` ranks on this GPU."""
-    assumed = [f"{name}={value}" for name, value in (assume or {}).items()]
-    asked = request(
-        load_gpu(gpu), "captured block", world=world, per_node=per_node, warmup=warmup, steps=steps,
-        assume=assumed,
-    )  # fmt: skip
-    from stepsight.capturing.boundaries import StepsRecordedError
-    from stepsight.capturing.session import Session
-
-    if _captured:
-        raise StepsightError("this process has captured before; start a new one for another capture")
-    session, block = Session(asked), CapturedBlock()
-    _captured.append(asked.script)
-    try:
-        with session, suppress(StepsRecordedError):
-            yield block
-    finally:
-        if session.captured is not None:
-            block.found = Capturing(asked, answers={0: session.captured}).step(asked.script, [0])

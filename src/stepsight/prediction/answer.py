@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from stepsight.documents import write_whole
-from stepsight.errors import StepsightError
 from stepsight.hardware.spec import GpuSpec, PlatformSpec
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
@@ -137,16 +136,6 @@ class Prediction:
             for n, us in sorted(self.breakdown_us.items(), key=lambda item: -item[1])
         ]
 
-    def to_frame(self) -> Any:
-        """`rows` as a pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError:
-            raise StepsightError(
-                "to_frame() needs pandas: pip install pandas; rows() needs nothing"
-            ) from None
-        return pandas.DataFrame(self.rows())
-
     def to_html(self) -> str:
         """The page that ``--html`` writes, as text."""
         from stepsight.report.prediction import page
@@ -158,10 +147,6 @@ class Prediction:
         from stepsight.report.perfetto import chrome_trace
 
         write_whole(path, chrome_trace(self))
-
-    def plot(self, axes: Any = None) -> Any:
-        """A bar chart of where the step goes (needs matplotlib); gives the axes."""
-        return display.plotted(self, axes)
 
     @property
     def assumed(self) -> dict[str, Any]:

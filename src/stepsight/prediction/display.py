@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from stepsight.errors import StepsightError
 from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.terminal import counted
@@ -207,20 +206,3 @@ def _row(row: dict[str, Any]) -> str:
     free = time(row["step_if_free_us"]) if row["step_if_free_us"] is not None else ""
     cells = (escape(look(row["part"]).word), time(row["time_us"]), share(row["share"]), free)
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-
-
-def plotted(p: Prediction, axes: Any = None) -> Any:
-    """A bar for each part of the step; gives the axes."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise StepsightError("plot() needs matplotlib: pip install 'stepsight[plot]'") from None
-    rows = p.rows()[::-1]
-    if axes is None:
-        _, axes = plt.subplots(figsize=(7, 0.4 * len(rows) + 1.2))
-    axes.barh(
-        [look(row["part"]).word for row in rows], [row["time_us"] / 1e3 for row in rows], color="#2270cf"
-    )
-    axes.set_xlabel("ms")
-    axes.set_title(f"{p.workload or 'step'} on {p.platform}: {time(p.step_time_us)} per step")
-    return axes
