@@ -42,13 +42,17 @@ def seconds(text: str, where: str) -> float:
 
 def read_toml(path: str | Path) -> Table:
     """The tables of a TOML file; syntax errors name the file and the line."""
-    text = read_text(path)
+    return parse_toml(read_text(path), str(path))
+
+
+def parse_toml(text: str, where: str) -> Table:
+    """The tables of a TOML file's content."""
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise InputError(str(path), "is nested too deeply to be real", "fix the brackets") from None
+        raise InputError(where, "is nested too deeply to be real", "fix the brackets") from None
     except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
-        raise InputError(str(path), f"not valid TOML: {error}", "fix the syntax there") from None
+        raise InputError(where, f"not valid TOML: {error}", "fix the syntax there") from None
 
 
 _CLOSE, _CLOSE_AND_SHORT, _SHORT = 0.8, 0.75, 5

@@ -370,6 +370,17 @@ def test_a_changed_platform_file_is_asked_again(tmp_path):
     assert costs[1] == pytest.approx(20 * costs[0])
 
 
+def test_a_changed_recipe_file_is_asked_again(tmp_path):
+    own, steps = tmp_path / "own.toml", []
+    for recompute in ("none", "full"):
+        own.write_text(f'like = "torchtitan-2025"\n[training]\nrecompute = "{recompute}"\n')
+        (row,) = sweep(
+            {**MODEL, "training": {}}, PLATFORM, over=[f"recipe={own}"], resume=tmp_path / "trials.jsonl"
+        )
+        steps.append(row.step_time_us)
+    assert steps[1] > 1.2 * steps[0]
+
+
 def test_a_sweep_has_a_row_for_every_combination_in_order():
     rows = sweep(DLRM, over=["batch=1024,2048", "platform=4xV100-SXM2,8xA100-SXM4-40G"])
     assert [(r.platform, r.settings["batch"]) for r in rows] == [

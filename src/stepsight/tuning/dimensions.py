@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from stepsight.errors import InputError
@@ -40,7 +39,6 @@ LONG_SEQUENCE = 16384
 """Tokens from which on context parallelism is tried unasked."""
 
 
-@lru_cache(maxsize=64)
 def known_recipe(name: str) -> Recipe | None:
     """The recipe of a name, or of a framework's; None for a name that reading the workload refuses."""
     try:

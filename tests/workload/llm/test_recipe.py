@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from stepsight.cli import cli
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import gpu_catalogue
 from stepsight.overheads.frameworks import profiles
@@ -100,6 +102,16 @@ def test_a_recipe_of_ones_own_is_a_file(tmp_path: Path) -> None:
     own.write_text('like = "nemo-2025"\n[parallel]\nasync = false\n')
     with pytest.raises(InputError, match=r"mine.toml: .parallel.: async: unknown field"):
         recipe_of(str(own))
+
+
+@pytest.mark.parametrize("option", ["--recipe={}", "--set=recipe={}"])
+def test_a_file_is_a_recipe_by_its_path(tmp_path: Path, option: str) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text('like = "torchtitan-2025"\n[training]\nrecompute = "full"\n')
+    asked = ["predict", "llama3.2-1b", "-p", "8xH100", "--set", "layers=2", option.format(own)]
+    said = CliRunner().invoke(cli, asked)
+    assert said.exit_code == 0 and "full recomputation" in said.output
+    assert f"recipe {own}" in CliRunner().invoke(cli, [*asked, "--explain"]).output
 
 
 def test_a_copy_of_a_recipe_may_keep_its_name(tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
+from stepsight.inputs import read_text
 from stepsight.overheads.frameworks import profiles
-from stepsight.records import Table, nearest, read_toml, record
+from stepsight.records import Table, nearest, parse_toml, read_toml, record
 
 TRAINING_FIELDS = frozenset({
     "precision", "attention", "recompute", "optimizer", "clip_gradients", "master_weights", "compile",
@@ -197,29 +198,35 @@ def recipes() -> Mapping[str, Recipe]:
     return {one.name: one for one in sorted(found, key=lambda r: (r.family, r.date, r.name))}
 
 
+@cache
 def families() -> Mapping[str, Recipe]:
     """The newest recipe of each framework."""
     return {one.family: one for one in recipes().values()}
 
 
 def recipe_of(name: str, where: str = "training.recipe") -> Recipe:
-    """A shipped recipe, the newest of a framework, or a user's own file."""
-    known = {**families(), **recipes()}
+    """A shipped recipe, the newest of a framework, or a user's own file, whose name is its path."""
+    known = _known()
     if name in known:
         return known[name]
     if name.endswith(".toml"):
-        return _own(Path(name))
+        return _own(name, read_text(name))
     raise InputError(where, f"unknown recipe {name!r}", f"{nearest(name, known)}, or your own .toml file")
 
 
-def _own(path: Path) -> Recipe:
+@cache
+def _known() -> Mapping[str, Recipe]:
+    return {**families(), **recipes()}
+
+
+@lru_cache(maxsize=64)
+def _own(path: str, content: str) -> Recipe:
     """A user's file: what it does not state is as in the recipe that it names with ``like``."""
-    table = read_toml(path)
+    table = parse_toml(content, path)
     like, shipped = table.get("like"), _shipped()
     if not isinstance(like, str) or like not in shipped:
         raise InputError(f"{path}: like", "names no shipped recipe", f"start from one: {', '.join(shipped)}")
-    own = str(path)  # no shipped recipe's name: a copy may keep that
-    return _recipe(path.stem, _inherited(own, {**shipped, own: {"source": own, **table}}), own)
+    return _recipe(path, _inherited(path, {**shipped, path: {"source": path, **table}}), path)
 
 
 def _inherited(name: str, tables: Mapping[str, Table]) -> Table:
