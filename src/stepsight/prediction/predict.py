@@ -114,7 +114,7 @@ def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[s
         *layout_left_open(c, shares.get(EXPOSED, 0.0)),
         *batch_left_open(c, shares.get(IDLE, 0.0)),
     )
-    attention = faster_attention(c, on, shares.get("attention", 0.0))
+    attention = faster_attention(c, on, found)
     return (*language_warnings(c, on.spec.gpu), *on.notes, *layout, *borrowed(c), *attention)
 
 

@@ -10,7 +10,8 @@ from stepsight.kernels.attention import FASTEST, impossible, runs_wide
 from stepsight.kernels.families import FAMILIES, PRODUCTS
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.display import share
+from stepsight.prediction.display import change, share, time
+from stepsight.prediction.language import LanguageStep
 from stepsight.program.job import Job
 from stepsight.program.variants import FLASH2
 from stepsight.workload.dlrm.build import DlrmWorkload
@@ -140,22 +141,24 @@ def batch_left_open(c: LanguageConfig, idle: float) -> tuple[str, ...]:
     )
 
 
-def faster_attention(c: LanguageConfig, platform: Platform, attention_share: float) -> tuple[str, ...]:
-    """A line where another attention kernel of this GPU would clearly shorten the step.
-
-    ``attention_share``: of the step, what attention takes.
-    """
+def faster_attention(c: LanguageConfig, platform: Platform, found: Prediction) -> tuple[str, ...]:
+    """A line where another attention kernel of this GPU clearly shortens the step ``found``, with the step
+    that it gives: tried, where the kernel's own gain is that large."""
     if c.training.attention not in OUTPACED or not runs_wide(platform.spec.gpu):
         return ()
-    name = FASTEST
+    name, step_us = FASTEST, found.step_time_us
     other = replace(c, training=replace(c.training, attention=name))
-    gain = attention_share * (1 - _attention_us(other, platform) / _attention_us(c, platform))
+    attention = found.breakdown_us.get("attention", 0.0) / step_us
+    if attention * (1 - _attention_us(other, platform) / _attention_us(c, platform)) < CLEARLY:
+        return ()
+    gain = 1 - LanguageStep(other, platform).step_us() / LanguageStep(c, platform).step_us()
     if gain < CLEARLY:
         return ()
     gpu = platform.spec.gpu.name
     return (
-        f"FlashAttention-2 uses only part of {gpu}'s tensor cores: --set training.attention={name}"
-        f" (Transformer Engine, torch's SDPA) shortens the step by up to {share(gain)}",
+        f"FlashAttention-2 uses only part of {gpu}'s tensor cores: with --set training.attention={name}"
+        f" (Transformer Engine, torch's SDPA) the step takes {time((1 - gain) * step_us)}"
+        f" ({change(-gain, 1)})",
     )
 
 
