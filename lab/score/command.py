@@ -117,10 +117,11 @@ def _report(page: Path, folder: Path) -> None:
 def _plain_command(topic: str, module: ModuleType) -> click.Command:
     """A command with the options that have an effect on the topic's scores."""
 
-    def run(as_json: bool, data: Path | None = None, **rows: str) -> None:
+    def run(as_json: bool, data: Path | None = None, each: bool = False, **rows: str) -> None:
         from lab.score.frame import show
 
-        show(_scores(module, data, **rows), _figures(module, data) if as_json else None, as_json=as_json)
+        figures = _figures(module, data, each) if as_json else None
+        show(_scores(module, data, **rows), figures, as_json=as_json)
 
     known = {
         "data": click.Option(["--data"], type=click.Path(path_type=Path), help="Folder of measured tables."),
@@ -130,6 +131,10 @@ def _plain_command(topic: str, module: ModuleType) -> click.Command:
         ),
     }  # fmt: skip
     taken: list[click.Parameter] = [option for name, option in known.items() if name in _options(module)]
+    if "data" in _options(module):
+        taken.append(
+            click.Option(["--each"], is_flag=True, help="With --json: rows, where a topic has them.")
+        )
     taken.append(click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."))
     return click.Command(topic, help=TOPICS[topic], params=taken, callback=run)
 
@@ -138,12 +143,16 @@ def _options(module: ModuleType) -> Sequence[str]:
     return list(signature(module.scores).parameters)
 
 
-def _figures(module: ModuleType, data: Path | None) -> Figures:
-    """A topic's figures by file: what its ``figures(data)`` returns, where it has one."""
+def _figures(module: ModuleType, data: Path | None, each: bool) -> Figures:
+    """A topic's figures by file: what its ``figures(data)`` returns, where it has one. Those that take
+    ``each`` list rows as well."""
     from lab.datasets.folder import data_folder
 
-    made: Callable[[Path], Figures] | None = getattr(module, "figures", None)
-    return made(data_folder(data)) if made else {}
+    made: Callable[..., Figures] | None = getattr(module, "figures", None)
+    if made is None:
+        return {}
+    listed = {"each": True} if each and "each" in signature(made).parameters else {}
+    return made(data_folder(data), **listed)
 
 
 def _scores(module: ModuleType, data: Path | None, **rows: str) -> list[Score]:

@@ -42,9 +42,11 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     return [*gpu_scores(points, fitted=rows != "all"), *found]
 
 
-def figures(data: Path) -> dict[str, dict[str, Any]]:
-    """What ``--json`` has by file."""
+def figures(data: Path, each: bool = False) -> dict[str, dict[str, Any]]:
+    """What ``--json`` has by file; ``each``: with every row."""
     found = h100.figures(data)
+    if found and each:
+        found["each"] = h100.each(data)
     return {h100.KEY: found} if found else {}
 
 

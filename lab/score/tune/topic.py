@@ -63,9 +63,13 @@ def lines_of(f: FileRegret) -> list[Score]:
 
 @click.command(TOPIC)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--each", is_flag=True, help="Groups one by one; --json always lists them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(data: Path | None, as_json: bool) -> None:
+def command(data: Path | None, each: bool, as_json: bool) -> None:
     """Regret of tune's picks against the fastest measured configuration, and how many picks crashed."""
     found = [(f, lines_of(f)) for f in regrets(data_folder(data))]
     figures = {f.file: {**msgspec.to_builtins(f), "scores": plain(own)} for f, own in found}
     show([line for _, own in found for line in own], figures, as_json=as_json)
+    if each and not as_json:
+        for g in (g for f, _ in found for g in f.each):
+            click.echo(f"{g.group}: pick {g.pick_ms:.0f} ms, best {g.best_ms:.0f} ms, regret {g.regret:.1%}")

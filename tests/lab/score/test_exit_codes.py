@@ -137,3 +137,12 @@ def test_advise(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest
     found = [Pair("recomputation", "runs", "a", "b", 0.2, -0.2 if missed else 0.2)] * 5
     monkeypatch.setattr("lab.score.advise.pairs", lambda *given: iter(found))
     assert run("advise", "--data", str(tmp_path), as_json=as_json) == int(missed)
+
+
+@pytest.mark.parametrize(
+    "topic", [t for t in TOPICS if t not in ("quick", "learn", "diagnose", "advise", "sharding")]
+)
+def test_every_topic_that_reads_tables_takes_each(topic: str) -> None:
+    """Scripts ask any of them for rows."""
+    said = CliRunner().invoke(main, ["score", topic, "--help"])
+    assert {"--data", "--each", "--json"} <= set(said.output.split())
