@@ -125,12 +125,18 @@ def catalogue_model(text: str) -> str | None:
         return None
 
 
+_CHIP = r"(?:\b|(?<=\dx))(?:GB|GH|MI|RTX|[ABHLVTP])-?\d+\w*"
+_FORM = r"(?:[ -](?:NVL|PCIe|SXM\d?)\b)?"
+_MEMORY = r"(?:[ -]\d+ ?GB?\b)?"
+
+
 def catalogue_gpu(text: str) -> str | None:
-    """The catalogue's board that a table's name means: ``DGX-H100``, ``Blackwell GPU (B200-SXM-180GB)``."""
-    chips = re.findall(
-        r"\b(?:GB|GH|MI|RTX|[ABHLVTP])-?\d+\w*(?:[ -](?:NVL|PCIe)\b)?", text, flags=re.IGNORECASE
-    )
-    for name in (text, *chips, *(re.split("[ -]", chip)[0] for chip in chips)):
+    """The catalogue's board that a table's name means: ``DGX-H100``, ``8x A100 80GB``, ``Blackwell GPU
+    (B200-SXM-180GB)``; the fullest name that the catalogue knows."""
+    parts = (_CHIP + _FORM + _MEMORY, _CHIP + _FORM, _CHIP)
+    found = [name for part in parts for name in re.findall(part, text, flags=re.IGNORECASE)]
+    found.sort(key=len, reverse=True)
+    for name in (text, *found, *(re.split("[ -]", chip)[0] for chip in found)):
         entry = find_gpu(name)
         if entry is not None:
             return entry.gpu.name

@@ -12,6 +12,7 @@ from typing import Any
 
 from lab.datasets.criteo import CRITEO, MULTI_HOT_ROWS, MULTI_HOT_SIZES
 from lab.datasets.folder import read_csv
+from lab.datasets.llm.case import catalogue_gpu, joined_gpus
 from lab.score.steps import StepRow, each, score
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
@@ -21,12 +22,6 @@ from stepsight.workload.files import parse_workload
 TOPIC = "e2e"
 SET, EARLIER = "dlrm_hugectr", "dlrm_hugectr_earlier"
 FILE, EARLIER_FILE = "e2e/mlperf_dlrm_dcnv2.csv", "e2e/dlrm_multi_gpu.csv"
-GPUS = {
-    "H100-PCIe-80GB": "H100-PCIE-80G", "H100": "H100-SXM-80G", "H200": "H200-SXM-141G",
-    "B200": "B200-SXM-180G", "B300": "B300-SXM-288G", "GB200": "GB200-186G", "GB300": "GB300-288G",
-}  # fmt: skip
-RACK = 72
-"""GPUs of a GB200 or GB300 rack that one NVLink domain joins."""
 
 
 def rows(data: Path) -> list[StepRow]:
@@ -41,8 +36,7 @@ def _earlier(row: dict[str, str]) -> StepRow | None:
         return None
     submitter = f"{row['url_or_path'].partition('/')[0]} {row['source'].rpartition('_')[2]}"
     renamed = {
-        **row, "gpu": row["gpu"].removeprefix("NVIDIA "), "step_ms": row["iter_time_ms"],
-        "submitter": submitter,
+        **row, "step_ms": row["iter_time_ms"], "submitter": submitter,
     }  # fmt: skip
     found = predicted(renamed)
     return found and replace(found, set=EARLIER)
@@ -60,17 +54,20 @@ def scores(found: Sequence[StepRow]) -> list[Score]:
 
 def predicted(row: dict[str, str]) -> StepRow | None:
     """One row in its steady state; None for a board that is not in the catalogue."""
-    match = re.match(r"(GB\d+|[A-Z]\d+)", row["gpu"])
-    gpu = GPUS.get(row["gpu"]) or (GPUS.get(match[1]) if match else None)
+    gpu = catalogue_gpu(row["gpu"])
     if gpu is None or not row["step_ms"]:
         return None
-    gpus, nodes = int(float(row["gpus"])), max(int(float(row["nodes"] or 1)), 1)
-    if gpu.startswith("GB") and gpus <= RACK:
-        nodes = 1
-    platform = f"{gpus}x{gpu}" if nodes == 1 else f"{nodes}x{gpus // nodes}x{gpu}"
+    platform = platform_of(gpu, int(float(row["gpus"])), int(float(row["nodes"] or 0)))
     name = f"{row['submitter']} b{row['global_batch']} {platform}"
     prediction = predict(parse_workload(document(row), f"{FILE}: {name}"), load_platform(platform))
     return StepRow.of(name, float(row["step_ms"]), prediction, SET)
+
+
+def platform_of(gpu: str, gpus: int, nodes: int) -> str:
+    """The cluster of a row: nodes as stated, of eight GPUs where they are not; GB200 and GB300 are joined by
+    NVLink across their nodes of four, up to a rack."""
+    joined = joined_gpus(gpu, gpus) if gpu.startswith("GB") or not nodes else gpus // nodes
+    return f"{gpus}x{gpu}" if joined >= gpus else f"{gpus // joined}x{joined}x{gpu}"
 
 
 def document(row: dict[str, str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Rows of other stacks in the file (HugeCTR, MXNet, recommendation transformers) h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lab.datasets.criteo import (
     MULTI_HOT_SIZES,
 )
 from lab.datasets.folder import read_csv
+from lab.datasets.llm.case import catalogue_gpu
 from lab.score.steps import StepRow, each, score
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
@@ -30,12 +32,6 @@ SETS = {"NVIDIA": "dlrm_nvidia", "TorchRec": "dlrm_torchrec"}
 FILE = "e2e/dlrm_multi_gpu.csv"
 NVIDIA, TORCHREC = "NVIDIA/DeepLearningExamples", "facebookresearch/dlrm"
 ROWS = {"DLRM small": FREQUENT_15_ROWS, "DLRM large": FREQUENT_3_ROWS, "DLRM xlarge": FREQUENT_2_ROWS}
-GPUS = {
-    "8x A100 80GB": "A100-SXM4-80G",
-    "8x A100 40GB": "A100-SXM4-40G",
-    "8x V100 32GB": "V100-SXM2-32G",
-    "16x V100 32GB": "V100-SXM3-32G",
-}
 PRECISIONS = {"AMP": "fp16", "TF32": "tf32", "FP32": "fp32"}
 TORCHREC_HOST = "host.name=v100"
 """AWS p4d hosts have Cascade Lake CPUs of 2019, a generation with the hosts of V100s."""
@@ -74,9 +70,10 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     """One row in its steady state; None for a stack without a model."""
     if not row["iter_time_ms"] or not row["global_batch"]:
         return None
-    known = row["model"] in ROWS and row["gpu"] in GPUS and row["precision"] in PRECISIONS
+    board = nvidia_board(row["gpu"])
+    known = row["model"] in ROWS and board and row["precision"] in PRECISIONS
     if row["source"] == NVIDIA and known:
-        platform, document = f"{row['gpus']}x{GPUS[row['gpu']]}", nvidia_document(row)
+        platform, document = f"{row['gpus']}x{board}", nvidia_document(row)
         revision = row["url_or_path"].partition("@")[2].partition(" ")[0]
         name = f"NVIDIA {row['model']} {row['precision']} b{document['batch']} {platform} {revision}"
         here = load_platform(platform)
@@ -88,6 +85,14 @@ def predicted(row: dict[str, str]) -> StepRow | None:
         return None
     prediction = predict(parse_workload(document, f"{FILE}: {name}"), here)
     return StepRow.of(name, float(row["iter_time_ms"]), prediction, SETS[name.split()[0]])
+
+
+def nvidia_board(text: str) -> str | None:
+    """The board of ``8x A100 80GB``, ``DGX A100 40GB``, ``DGX-2``: a machine of sixteen V100 is a DGX-2, whose
+    boards are SXM3; a DGX-1 has 32 GB boards in this example."""
+    if re.search(r"DGX-?2|16x *V100", text):
+        return "V100-SXM3-32G"
+    return catalogue_gpu("V100 32GB" if text.startswith("DGX-1") else text)
 
 
 def nvidia_document(row: dict[str, str]) -> dict[str, Any]:
