@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from stepsight.cli import cli
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import gpu_catalogue, load_gpu
 from stepsight.platform.load import load_platform
@@ -130,6 +132,24 @@ def test_a_short_name_says_which_board_it_took(name, taken):
     said = load_platform(name).notes[0]
     assert f"is taken as {taken}; others: " in said
     assert load_platform("8xA100-SXM4-80G").notes == ()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "predict llama3.2-1b", "compare llama3.2-1b --set-b mbs=2", "advise llama3.2-1b",
+        "diagnose llama3.2-1b --measured 9s", "sweep llama3.2-1b --over mbs=1", "shard examples/dlrm.toml",
+        "tune llama3.2-1b --over tp=1", "collective all_reduce --bytes 1e6",
+    ],
+)  # fmt: skip
+def test_every_command_says_which_board_it_took(asked: str) -> None:
+    said = CliRunner().invoke(cli, [*asked.split(), "-p", "8xA100"])
+    assert "A100 is taken as A100-SXM4-40G; others: " in " ".join(said.output.split())
+
+
+def test_nodes_that_no_server_has_are_named_by_nodes_of_eight() -> None:
+    (note,) = load_platform("4x64xH100-SXM-400G").notes
+    assert note.endswith("write 32x8xH100-SXM-80G-400G")
 
 
 def test_a_name_may_end_in_the_kind_of_network() -> None:

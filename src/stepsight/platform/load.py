@@ -139,14 +139,14 @@ class Platform:
         """What a reader should know about the platform before trusting an answer."""
         spec, most = self.spec, _joined(self.spec)
         learned = (note(self.learned, self.evidence),) if self.evidence else ()
-        changed = (*_meant(spec), *_changed(spec), *learned)
+        changed = (*board_taken(spec.name, spec.gpu.name), *_changed(spec), *learned)
         if spec.gpus_per_node <= most:
             return (*changed, *_trays(spec))
-        nodes = -(-spec.gpus_per_node // USUAL_NODE)
+        nodes = spec.nodes * -(-spec.gpus_per_node // USUAL_NODE)
         return (
             *changed,
             f"{spec.gpus_per_node} GPUs in one node: machines with this link have at most {most}; "
-            f"for nodes of {USUAL_NODE} write {nodes}x{USUAL_NODE}x{spec.gpu.name}",
+            f"for nodes of {USUAL_NODE} write {nodes}x{USUAL_NODE}x{_board(spec)}",
         )
 
     def with_ranks(self, ranks: int) -> Platform:
@@ -167,14 +167,29 @@ def _joined(spec: PlatformSpec) -> int:
     return RACKS.get(spec.gpu.name, HGX)
 
 
-def _meant(spec: PlatformSpec) -> tuple[str, ...]:
-    """A note where a platform's name has several boards to choose from."""
-    match = _NAME.fullmatch(spec.name)
-    asked = match["rest"] if match else spec.name
+def board_taken(name: str, gpu: str = "") -> tuple[str, ...]:
+    """A note where a platform's name has several boards to choose from: which one it takes, or ``gpu``."""
+    short, _ = _board_and_network(name)
+    boards = ambiguous(short)
+    entry = find_gpu(short)
+    taken = gpu or (entry.gpu.name if entry else "")
+    if taken not in boards:
+        return ()
+    return (f"{short} is taken as {taken}; others: {', '.join(one for one in boards if one != taken)}",)
+
+
+def _board_and_network(name: str) -> tuple[str, str]:
+    """The GPU of a platform's name, and what the name says of the NIC: ``H100-SXM``, ``-400G``."""
+    match = _NAME.fullmatch(name)
+    asked = match["rest"] if match else name
     with_nic = _NIC.fullmatch(asked)
     short = asked if find_gpu(asked) or not with_nic else with_nic["gpu"]
-    others = [name for name in ambiguous(short) if name != spec.gpu.name]
-    return (f"{short} is taken as {spec.gpu.name}; others: {', '.join(others)}",) if others else ()
+    return short, asked[len(short) :]
+
+
+def _board(spec: PlatformSpec) -> str:
+    """The GPU as a platform's name has it, with the NIC that the name gives."""
+    return spec.gpu.name + _board_and_network(spec.name)[1]
 
 
 def _changed(spec: PlatformSpec) -> tuple[str, ...]:
@@ -199,7 +214,7 @@ def _trays(spec: PlatformSpec) -> tuple[str, ...]:
     nodes = "" if together == spec.ranks else f"{spec.ranks // together}x"
     return (
         f"a node is all that one link joins: {spec.gpus_per_node} GPUs here, and NICs join nodes; in a rack"
-        f" NVLink joins up to {rack} {spec.gpu.name}: for racks write {nodes}{together}x{spec.gpu.name}",
+        f" NVLink joins up to {rack} {spec.gpu.name}: for racks write {nodes}{together}x{_board(spec)}",
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import fields
 from rich.console import Console
 from rich.text import Text
 
+from stepsight.platform.load import board_taken
 from stepsight.prediction.advice import Advice, Advised
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction
 from stepsight.prediction.compare import Comparison
@@ -49,6 +50,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     show_lines((f"differs: {name}: {a} → {b}" for name, a, b in differences(comparison)), console)
     console.print(Text(comparison_sentence(comparison), style="bold"))
     show_listing(_changes(comparison), console)
+    show_lines(_boards(comparison.before, comparison.after), console)
 
 
 def comparison_page(comparison: Comparison) -> str:
@@ -56,6 +58,12 @@ def comparison_page(comparison: Comparison) -> str:
     a, b = comparison.before, comparison.after
     sections = [_waterfall(comparison), _changes(comparison).section(), _breakdowns(comparison)]
     return frame(f"{_name(a)} compared with {_name(b)}", _top(comparison), sections)
+
+
+def _boards(*predictions: Prediction) -> list[str]:
+    """Which boards short names of platforms were taken as."""
+    found = (board_taken(p.platform, p.spec.gpu.name if p.spec else "") for p in predictions)
+    return list(dict.fromkeys(f"note: {line}" for lines in found for line in lines))
 
 
 def _name(p: Prediction) -> str:
@@ -268,7 +276,7 @@ def diagnosis_report(found: Diagnosis) -> Report:
     longer = [(look(name).word, f"+{time(us)}") for name, us in found.longer]
     return Report(
         f"{p.workload or 'step'} on {p.platform}",
-        (sentence, *found.notes, *([usual] if found.verdict == USUAL else [])),
+        (sentence, *found.notes, *_boards(p), *([usual] if found.verdict == USUAL else [])),
         (
             *([_suspects(found)] if found.verdict == SLOW else []),
             Listing("longer than predicted in the trace", ("part", "longer by"), longer),
@@ -311,7 +319,7 @@ def advice_report(found: Advised, most: int | None = None) -> Report:
         nothing = "nothing that was tried makes it fit"
     return Report(
         f"{p.workload or 'step'} on {p.platform}: {time(p.step_time_us)} per step{memory}",
-        (lead, *found.notes, *([] if found.changes else [nothing])),
+        (lead, *found.notes, *_boards(p), *([] if found.changes else [nothing])),
         (_advised_changes(found, found.changes[:most]),),
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from stepsight.platform.load import board_taken
 from stepsight.prediction.breakdown import IDLE, WAITING
 from stepsight.prediction.display import change, look
 from stepsight.report.charts import Axis, Line, Point, compact, lines, points
@@ -179,7 +180,7 @@ def remarks(answer: Answer) -> list[str]:
     lines += [
         f"without a time: {reason} ({counted(n, 'configuration')})" for reason, n in answer.failures.items()
     ]
-    return lines
+    return lines + [f"note: {line}" for line in board_taken(answer.platform)]
 
 
 def _ties(answer: Answer) -> list[str]:
@@ -254,6 +255,8 @@ def _rows(rows: Sequence[Row]) -> Listing:
             ]
             below.append(f"{short_name(path)}: chosen by what fits; --set {short_name(path)}=… fixes it")
     below += [f"[{number}] {reason}" for reason, number in refused.items()]
+    names = dict.fromkeys(row.platform for row in rows)
+    below += [f"note: {line}" for name in names for line in board_taken(name)]
     return Listing("", titles, listed, below=below, edge=False)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from stepsight.platform.load import board_taken
 from stepsight.prediction.display import change, share, size, time
 from stepsight.report.pieces import (
     Bar,
@@ -54,6 +55,7 @@ def show(choice: Choice, console: Console) -> None:
         show_listing(tables_listing(choice.figures), console)
     if choice.level:
         show_lines([SAME_TIME_NOTE], console)
+    show_lines((f"note: {line}" for line in board_taken(choice.platform)), console)
 
 
 def sharding_page(choice: Choice) -> str:
