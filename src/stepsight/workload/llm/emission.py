@@ -243,7 +243,7 @@ def parameter_messages(c: LanguageConfig, dense: float, experts: float, layers: 
         ("expert data", apart, c.layout.experts_shared_over),
     ):
         if held and over > 1:
-            buckets = round(held * gradient_bytes(c) / (c.layout.bucket_mb * 1e6))
+            buckets = round(held * c.trained_share * gradient_bytes(c) / (c.layout.bucket_mb * 1e6))
             count = max(1, layers if c.layout.zero == 2 or c.framework.flat_reduce else buckets)
             kind = "all_gather"
             if c.framework.broadcasts_parameters:
