@@ -88,8 +88,8 @@ def predicted(row: dict[str, str]) -> StepRow | None:
 
 
 def nvidia_board(text: str) -> str | None:
-    """The board of ``8x A100 80GB``, ``DGX A100 40GB``, ``DGX-2``: a machine of sixteen V100 is a DGX-2, whose
-    boards are SXM3; a DGX-1 has 32 GB boards in this example."""
+    """The board of ``8x A100 80GB``, ``DGX A100 40GB``, ``DGX-2``: sixteen V100 are a DGX-2, whose boards
+    are SXM3; a DGX-1 has 32 GB boards in this example."""
     if re.search(r"DGX-?2|16x *V100", text):
         return "V100-SXM3-32G"
     return catalogue_gpu("V100 32GB" if text.startswith("DGX-1") else text)
