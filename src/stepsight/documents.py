@@ -159,32 +159,6 @@ class JsonLines:
         return self._file
 
 
-LARGEST = 1e18
-"""No figure of a measurement is larger; what is was written by something else."""
-
-
-def is_sample(value: object) -> bool:
-    """Whether it is a measurement: it names its stage, its times are above zero, all figures can be."""
-    if not isinstance(value, dict) or not isinstance(value.get("stage"), str):
-        return False
-    times = value.get("times_us", [])
-    return isinstance(times, list) and _positive(times) and _plausible(value)
-
-
-def _positive(times: object) -> bool:
-    if isinstance(times, list):
-        return all(map(_positive, times))
-    return isinstance(times, int | float) and not isinstance(times, bool) and times > 0
-
-
-def _plausible(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return all(map(_plausible, value.values()))
-    if isinstance(value, list):
-        return all(map(_plausible, value))
-    return not isinstance(value, float) or abs(value) < LARGEST
-
-
 _COUNTED = re.compile(r"(?:\d+x){1,2}(.+)", re.IGNORECASE)
 """GPUs of a file's kind, as platforms are named: ``8xmine.toml``."""
 _DEEPEST = 3

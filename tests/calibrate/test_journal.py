@@ -58,10 +58,18 @@ def test_a_full_disk_is_named_with_its_cure(tmp_path: Path) -> None:
         journal.add("kernels", [{"name": "relu"}])
 
 
-@pytest.mark.parametrize("times", [[1.0, -2.0], [0.0], "fast", [1.0, "x"], [1e300], [True]])
-def test_a_sample_with_impossible_times_is_refused_by_its_line(tmp_path, times):
-    good = {"stage": "kernels", "family": "gemm", "times_us": [1.0, 2.0]}
-    lines = [json.dumps(good), json.dumps({**good, "times_us": times})]
-    (tmp_path / FILE).write_text("\n".join(lines) + "\n")
+@pytest.mark.parametrize("change", [{"times_us": [1.0]}, {"family": {}}, {"check": "0" * 24}, {"more": 1}])
+def test_a_line_that_was_edited_is_refused_by_its_number(tmp_path, change):
+    sample = {"family": "gemm", "times_us": [1.0, 2.0]}
+    Journal(tmp_path, resume=False).add("kernels", [sample, sample])
+    lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    (tmp_path / FILE).write_text(json.dumps(lines[0]) + "\n" + json.dumps({**lines[1], **change}) + "\n")
     with pytest.raises(InputError, match="line 2: is not a sample"):
+        Journal(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("line", ["[1]", "3", '{"stage": "kernels"}'])
+def test_a_line_that_calibrate_did_not_write_is_refused(tmp_path, line):
+    (tmp_path / FILE).write_text(line + "\n")
+    with pytest.raises(InputError, match="line 1: is not a sample"):
         Journal(tmp_path, resume=True)

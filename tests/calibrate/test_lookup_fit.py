@@ -15,6 +15,7 @@ from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
 from stepsight.kernels.embedding.cpu.work import work
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import FBGEMM, Lookup, TableLookup
+from tests.calibrate.synthetic import samples
 
 CACHES = (32e3, 1e6, 32e6)
 START_US = {"forward": 120.0, "backward": 40.0}
@@ -100,3 +101,9 @@ def test_records_become_a_model_of_all_tables_of_a_rank() -> None:
 
 def test_a_journal_with_few_lookups_has_no_model() -> None:
     assert fit_lookups([{"phase": "forward", "rows": 10, "times_us": [[1.0]]}]) is None
+
+
+def test_lookups_whose_other_phase_was_deleted_from_the_journal_are_left_out() -> None:
+    rows = samples(kernels=20, tables=60)["lookups"]
+    last = max(i for i, row in enumerate(rows) if row["phase"] == "backward")
+    assert fit_lookups([*rows[1:last], *rows[last + 1 :]]) is not None

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from stepsight.cli import cli
 from stepsight.report.pieces import markdown
+from tests.fuzz.targets import SCRIPTS, TARGETS
 
 from .commands import ROOT, Fence, documents, fences, inline, of_stepsight
 
@@ -68,3 +69,22 @@ def test_links_between_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_tests_and_fuzz_targets_that_the_limits_name_exist() -> None:
+    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    rows = [
+        line.split(" | ") for line in text.partition("| what | test | fuzz |")[2].splitlines() if "`" in line
+    ]
+    rows = [cells for cells in rows if len(cells) == 3]
+    assert len(rows) == 12
+    known = {target.name for target in (*TARGETS, *SCRIPTS)} | {"--kills"}
+    for what, tests, fuzz in rows:
+        files = re.findall(r"`([^`]+)`", tests)
+        assert files and all((ROOT / file).is_file() for file in files), what
+        assert set(re.findall(r"`([^`]+)`", fuzz)) <= known, what
+
+
+def test_the_limits_count_the_kinds_of_inputs_that_are_fuzzed() -> None:
+    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert f"good inputs of {len(TARGETS)} kinds" in text

@@ -78,6 +78,12 @@ def _tune(folder: Path) -> list[str]:
             "--resume", str(kept), "--csv", str(rows)]  # fmt: skip
 
 
+def _tune_on_ray(folder: Path) -> list[str]:
+    kept, rows = folder / "trials.jsonl", folder / "rows.csv"
+    return ["tune", str(EXAMPLES / "llama3_8b_fsdp.toml"), "-p", "8xH100-SXM", "--over", "zero,micro_batch",
+            "--ray", "local", "--resume", str(kept), "--csv", str(rows)]  # fmt: skip
+
+
 def _sweep(folder: Path) -> list[str]:
     kept, rows = folder / "trials.jsonl", folder / "rows.csv"
     return ["sweep", str(EXAMPLES / "dlrm.toml"), "--over", "batch=512,1024,2048,4096", "--over",
@@ -105,6 +111,8 @@ COMMANDS = (
                                   "--html", str(f / "page.html"), "--timeline", str(f / "timeline.json")],
             ("page.html", "timeline.json"), seconds=4.0, again=False),
     Command("tune", _tune, ("rows.csv",), _trials, seconds=6.0, journal="trials.jsonl"),
+    Command("tune --ray", _tune_on_ray, ("rows.csv",), _trials, seconds=25.0, needs="ray",
+            journal="trials.jsonl"),
     Command("sweep", _sweep, ("rows.csv",), _trials, seconds=6.0, journal="trials.jsonl"),
     Command("shard", _shard, ("plan.json",), seconds=8.0),
     Command("capture", _capture, ("step.json",), seconds=12.0, needs="torch"),

@@ -7,9 +7,11 @@ import gzip
 import io
 import json
 import math
+import os
 import random
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -37,6 +39,8 @@ from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.tables.torchrec_plan import read_torchrec, torchrec_document
 from stepsight.trace.run import load_trace
+from stepsight.tuning.trial import Journal as Trials
+from stepsight.tuning.trial import Row, Trial
 from stepsight.workload.files import load_workload, parse_workload
 from tests.calibrate.synthetic import samples
 from tests.fuzz.interruptions import SCRIPT
@@ -48,6 +52,7 @@ from tests.fuzz.mutate import (
     mutated_text,
     mutated_trace,
 )
+from tests.tables.indices.test_index_files import write_torch_zip
 from tests.trace.making import two_step_training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -306,9 +311,101 @@ def _indices(rng: random.Random) -> bytes:
     return mutated_bytes(file.getvalue(), rng) if rng.random() < 0.7 else file.getvalue()
 
 
+def _torch_indices(rng: random.Random) -> bytes:
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "x.pt"
+        lengths = np.full((2, 8), 2)
+        if rng.random() < 0.4:
+            lengths[rng.randrange(2), rng.randrange(8)] = rng.choice((-5, 0, 10**12))
+        write_torch_zip(path, np.arange(32) % 7, np.arange(17) * 2, lengths)
+        content = path.read_bytes()
+    return mutated_bytes(content, rng) if rng.random() < 0.9 else content
+
+
 def _index_stats(path: Path) -> float:
     open_index_file.cache_clear()
     return float(batch_stats(str(path), 0, 100, 16.0).mean_reuse)
+
+
+TRIALS = tuple(Trial({"batch": batch}, "8xH100-SXM-80G") for batch in (4, 8, 16))
+
+
+@lru_cache(maxsize=1)
+def _trials() -> str:
+    """What `tune --resume` keeps."""
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "trials.jsonl"
+        journal = Trials(path, {"kind": "dlrm"})
+        for trial in TRIALS:
+            journal.add(trial, Row(trial.settings, trial.platform, step_time_us=10.0, shares={"gemm": 0.5}))
+        return path.read_text()
+
+
+def _kept_trials(path: Path) -> float:
+    """Damaged lines are refused or dropped: a row that is left is the row that was written."""
+    journal = Trials(path, {"kind": "dlrm"})
+    rows = [row for trial in TRIALS if (row := journal.get(trial)) is not None]
+    assert all(row.step_time_us == 10.0 and row.shares == {"gemm": 0.5} for row in rows), rows
+    return 1.0 + len(rows)
+
+
+@lru_cache(maxsize=1)
+def _samples() -> str:
+    """What `calibrate --resume` keeps."""
+    with tempfile.TemporaryDirectory() as made:
+        journal = Journal(Path(made), resume=True)
+        for stage, rows in samples(kernels=60, tables=20).items():
+            journal.add(stage, rows)
+        return journal.path.read_text()
+
+
+def _damaged_lines(text: str, rng: random.Random) -> bytes:
+    """Some lines as JSON with odd values, or the text as such damaged."""
+    if rng.random() < 0.5:
+        return mutated_text(text, rng)
+    lines = text.encode().splitlines()
+    for at in rng.sample(range(len(lines)), rng.randint(1, 5)):
+        lines[at] = mutated_json(json.loads(lines[at]), rng)
+    return b"\n".join(lines) + b"\n"
+
+
+def _built(path: Path) -> float:
+    """A calibration that goes on from these samples: its platform times a step, or it says what is wrong."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "samples.jsonl").write_bytes(path.read_bytes())
+        build(Journal(folder, resume=True), folder, "synthetic", "cpu", 2)
+        document = random_dlrm(2, 3, VALIDATION)
+        return predict(parse_workload(dict(document), document["name"]), load_platform(folder)).step_time_us
+
+
+OUTPUTS = ("RUN >&-", "RUN > /dev/full", "RUN | head -c {n}", "RUN 2>&-", "RUN < /dev/null | true",
+           "COLUMNS={n} RUN", "ulimit -f 0; RUN > out.txt")  # fmt: skip
+ASKED = (["predict", "examples/dlrm.toml", "-p", "2xV100-SXM2"], ["predict", "gpt2", "-p", "a100", "--json"],
+         ["kernel", "gemm", "--gpu", "A100-SXM4-40G", "m=64", "n=64", "k=64"], ["platforms"], ["models"],
+         ["predict", "nothing.toml"], ["--version"], ["--help"])  # fmt: skip
+
+
+def _output(rng: random.Random) -> bytes:
+    """A command, and an output that is closed, full, narrow or read in part."""
+    line = rng.choice(OUTPUTS).format(n=rng.choice((0, 1, 20, 300, 10**4)))
+    return json.dumps([line, rng.choice(ASKED)]).encode()
+
+
+def _written(path: Path) -> float:
+    line, arguments = json.loads(path.read_bytes())
+    command = shlex.join([sys.executable, "-m", "stepsight", *arguments])
+    done = subprocess.run(
+        ["bash", "-c", "set -o pipefail; cd \"$1\"; " + line.replace("RUN", command).replace("out.txt", '"$2"'),
+         "bash", str(EXAMPLES.parent), str(path.parent / "out.txt")],
+        capture_output=True, check=False, timeout=SCRIPT_S,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")},
+    )  # fmt: skip
+    said = done.stderr.decode(errors="replace")
+    assert done.returncode in (0, 2) and "Traceback" not in said, f"{done.returncode}: {line}: {said[-2000:]}"
+    if done.returncode == 2:
+        raise StepsightError(said[-200:])
+    return 1.0
 
 
 def _text(good: str) -> Damage:
@@ -348,6 +445,10 @@ TARGETS = (
     Target("plan.json", lambda rng: mutated_json(torchrec_document(_plan()), rng),
            lambda p: float(len(read_torchrec(p, PLAN_TABLES, 2).shards)) + 1.0),
     Target("indices.npz", _indices, _index_stats),
+    Target("indices.pt", _torch_indices, _index_stats),
+    Target("trials.jsonl", lambda rng: mutated_text(_trials(), rng), _kept_trials),
+    Target("samples.jsonl", lambda rng: _damaged_lines(_samples(), rng), _built),
+    Target("output.json", _output, _written),
     Target("config.json", _json(HF_CONFIG), _on_one_gpu),
     Target("step.json", _json(STEP), _on_one_gpu),
     Target("llama3_8b_fsdp.toml", _example("llama3_8b_fsdp.toml"), _predicted),

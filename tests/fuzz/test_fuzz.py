@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.targets import TARGETS, Target, outcome
 
 CASES, FEW = 25, 8
-SLOW = ("llama3_70b_3d.toml", "llama.toml", "bert.toml", "gpt2.toml")
+SLOW = ("llama3_70b_3d.toml", "llama.toml", "bert.toml", "gpt2.toml", "samples.jsonl", "output.json")
 """Targets whose every answer takes a second."""
 
 

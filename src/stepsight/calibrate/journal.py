@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 
 from stepsight.constants import area
-from stepsight.documents import JsonLines, is_sample
+from stepsight.documents import JsonLines, digest
 from stepsight.errors import InputError
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults, op_class
 from stepsight.program.job import Kernel
 
-FILE = "samples.jsonl"
+FILE, CHECK = "samples.jsonl", "check"
+"""A line's check is the digest of its sample: a line that somebody edited is refused."""
 PHASES, ALONE, FUSED = ("forward", "backward"), " alone", "fused "
 """Phases of lookups in records: plain, while the other ranks wait, of all tables of a rank in one call."""
 STEP_QUANTILE = area("calibrate").number("STEP_QUANTILE")
@@ -83,11 +84,13 @@ class Journal:
                 "add --resume to go on with it, or name a new folder",
             )
         self._lines = JsonLines(self.path)
-        for number, sample in self._lines.entries:
-            if not is_sample(sample):
+        for number, line in self._lines.entries:
+            sample = dict(line) if isinstance(line, dict) else {}
+            if sample.pop(CHECK, None) != digest(sample):
                 raise InputError(
-                    f"{self.path}: line {number}", "is not a sample that calibrate wrote", "delete the line"
-                )
+                    f"{self.path}: line {number}", "is not a sample that this version of calibrate wrote",
+                    "delete the line, or calibrate into a new folder",
+                )  # fmt: skip
             self.samples.append(sample)
         self._known = {key_of(s["stage"], s) for s in self.samples}
 
@@ -109,6 +112,6 @@ class Journal:
     def add(self, stage: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Append samples; they are on disk when this returns."""
         new = [{"stage": stage, **r} for r in records]
-        self._lines.add(new)
+        self._lines.add({**r, CHECK: digest(json.loads(json.dumps(r)))} for r in new)
         self.samples += new
         self._known.update(key_of(stage, s) for s in new)

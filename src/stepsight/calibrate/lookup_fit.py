@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,11 +35,16 @@ def fit_lookups(rows: Sequence[Mapping[str, Any]]) -> MeasuredLookups | None:
     fused = _fit_fused([row for row in rows if row["phase"].startswith(FUSED)])
     if fused is not None:
         return fused
-    of_phase = {phase: [r for r in rows if r["phase"] == phase] for phase in PHASES}
-    forward = of_phase["forward"]
-    if len(forward) < FEWEST:
+    lookups: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        known = json.dumps({k: v for k, v in row.items() if k not in ("phase", "times_us")}, sort_keys=True)
+        lookups.setdefault(known, {})[row["phase"]] = row
+    # A journal from which lines were deleted may hold a lookup's forward pass alone.
+    whole = [of_phase for of_phase in lookups.values() if of_phase.keys() >= set(PHASES)]
+    if len(whole) < FEWEST:
         return None
-    times = {p: np.array([typical_us(r["times_us"]) for r in found]) for p, found in of_phase.items()}
+    times = {p: np.array([typical_us(of_phase[p]["times_us"]) for of_phase in whole]) for p in PHASES}
+    forward = [of_phase["forward"] for of_phase in whole]
     return fit_tables([table_lookup(r) for r in forward], times, rounds=[r.get("round", 0) for r in forward])
 
 
@@ -50,7 +56,7 @@ def _fit_fused(rows: Sequence[Mapping[str, Any]]) -> MeasuredLookups | None:
             held = least.setdefault((row["document"]["name"], rank), {})
             held[row["phase"].removeprefix(FUSED)] = min(times)
     calls = [(rank_tables(documents[name], rank), us) for (name, rank), us in least.items()]
-    calls = [(lookup, us) for lookup, us in calls if lookup.tables]
+    calls = [(lookup, us) for lookup, us in calls if lookup.tables and us.keys() >= set(PHASES)]
     return fit_calls([lookup for lookup, _ in calls], [us for _, us in calls]) if calls else None
 
 
