@@ -202,14 +202,15 @@ def gradient_messages(c: LanguageConfig, run: Run) -> list[ZeroMessage]:
     Summed, or each rank its share (ZeRO-1 to 3); with smaller groups the shares are summed over the rest.
     """
     s = c.layout
-    wide = (c.framework.gradients == "fp32" and s.zero < 3) or not c.training.half
-    each = (4.0 if wide else 2.0) * c.trained_share
+    each = (2.0 if s.zero == 3 and c.training.half else gradient_bytes(c)) * c.trained_share
     apart = run.experts if s.expert > 1 else 0.0
     total = (run.parameters - apart) * each
     axis, kind = ("shard", "reduce_scatter") if s.zero else ("data", "all_reduce")
+    if s.zero == 1 and c.framework.sums_copies:
+        axis, kind = "data", "all_reduce"
     count = _pieces(c, run, total)
     found = [(axis, kind, total / count, count)]
-    if s.zero and s.data * s.context > s.sharded_over:
+    if axis == "shard" and s.data * s.context > s.sharded_over:
         found.append(("copies", "all_reduce", total / s.sharded_over / count, count))
     if apart and s.experts_shared_over > 1:
         count = _pieces(c, run, apart * each)
@@ -263,8 +264,9 @@ def weight_bytes(c: LanguageConfig) -> float:
 
 
 def gradient_bytes(c: LanguageConfig) -> float:
-    """Bytes of one gradient where buckets are filled."""
-    return 4.0 if c.framework.gradients == "fp32" or not c.training.half else 2.0
+    """Bytes of one gradient as replicas sum it."""
+    wide = c.framework.gradients == "fp32" or (c.framework.sums_copies and c.layout.zero == 1)
+    return 4.0 if wide or not c.training.half else 2.0
 
 
 def owned(c: LanguageConfig, dense: float, experts: float) -> float:

@@ -64,6 +64,7 @@ class Framework:
     ``gathers_late``: ZeRO-2 gathers the updated parameters after the optimizer step, not during the forward
     pass.
     ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
+    ``sums_copies``: ZeRO-1 sums fp32 copies of all gradients on every rank, which then keeps its share.
     ``flat_gather``: ZeRO-1 gathers all parameters in one message, flattened into one buffer.
     ``gathers_pile_up``: with sequence parallelism the gathered input of a GEMM is dropped after it, but stays
     in the allocator until the communication stream has passed it; a host that runs ahead queues several.
@@ -108,6 +109,7 @@ class Framework:
     keeps_gathered: bool = False
     gathers_late: bool = False
     broadcasts_parameters: bool = False
+    sums_copies: bool = False
     flat_reduce: bool = False
     flat_gather: bool = False
     pads_vocab: bool = False
