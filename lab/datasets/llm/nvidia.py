@@ -30,11 +30,12 @@ NICS = {"B300-SXM-288G": "800G", "GB300-288G": "800G"}
 """Of each GPU, where it is not 400 Gb/s."""
 
 
-def _platform(gpu: str, gpus: int) -> str:
+def joined_platform(gpu: str, gpus: int) -> str:
+    """This many GPUs, joined and networked as NVIDIA's systems are."""
     return platform_name(gpus, joined_gpus(gpu, gpus), gpu, NICS.get(gpu, "400G"))
 
 
-def _products(text: str) -> dict[str, Any]:
+def products(text: str) -> dict[str, Any]:
     """GEMMs' type, and the scaling of fp8 where the table names it: FP8, FP8-CS (current), MXFP8, NVFP4."""
     upper = text.upper()
     if "FP4" in upper:
@@ -53,9 +54,7 @@ def nemo(row: Row) -> Case:
     if "(" in row["parallelism"] or not row["precision"]:
         raise LacksError("two configurations in one row")
     gpu = required(catalogue_gpu(row["gpu"]), NO_GPU)
-    axes = {k: int(v) for k, v in re.findall(r"(TP|PP|CP|VP|EP|FSDP)=(\d+)", row["parallelism"])}
-    if "VP=" in row["parallelism"]:
-        axes.setdefault("VP", 1)
+    axes = stated_axes(row)
     gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch")
     expert, bridge = axes.get("EP", 1), "Megatron-Bridge" in row["source"]
     parallel, more = _layout(gpus, batch, micro, axes)
@@ -64,7 +63,7 @@ def nemo(row: Row) -> Case:
     if axes.get("FSDP", 0) > 1:
         parallel["zero"] = 3
         more.pop("zero", None)
-    training: dict[str, Any] = {**_products(row["precision"]), "adapters": row["task"] == "LoRA"}
+    training: dict[str, Any] = {**products(row["precision"]), "adapters": row["task"] == "LoRA"}
     settings: dict[str, Any] = {"training": {"gradients": "half"}, "parallel": more}
     if expert > 1:
         _with_experts(row, model, settings["training"], more)
@@ -72,7 +71,15 @@ def nemo(row: Row) -> Case:
     if "w/o MTP" in row["model"]:
         stated["mtp_layers"] = 0
     recipe = "nemo-2025" if bridge else "nemo-2023"
-    return Case(stated, recipe, settings, _platform(gpu, gpus))
+    return Case(stated, recipe, settings, joined_platform(gpu, gpus))
+
+
+def stated_axes(row: Row) -> dict[str, int]:
+    """The axes that a column of words states: ``TP=1 PP=4 EP=64``."""
+    axes = {k: int(v) for k, v in re.findall(r"\b(TP|PP|CP|VP|EP|FSDP)=(\d+)", row["parallelism"])}
+    if "VP=" in row["parallelism"]:
+        axes.setdefault("VP", 1)
+    return axes
 
 
 def _layout(gpus: int, batch: int, micro: int, axes: dict[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -151,14 +158,14 @@ def dgxc(row: Row) -> Case:
     if whole(row, "fsdp", 0) > 1:
         parallel["zero"] = 3
         more.pop("zero", None)
-    stated = as_stated(row, model, _products(row["precision"]), parallel)
+    stated = as_stated(row, model, products(row["precision"]), parallel)
     if row.get("layers"):
         stated["layers"] = whole(row, "layers")
     settings = {"training": {"gradients": "half"}, "parallel": more}
     release = tuple(int(part) for part in re.findall(r"\d+", row["release"])[:2])
     recipe = "nemo-2025" if release > (25, 4) else "nemo-2024"
     return Case(
-        stated, recipe, settings, _platform(gpu, gpus),
+        stated, recipe, settings, joined_platform(gpu, gpus),
         measured_ms=1e3 * float(row["step_s"]) if row["step_s"] else None,
     )  # fmt: skip
 
@@ -182,11 +189,11 @@ def mlperf(row: Row) -> Case:
     if row.get("ep"):
         parallel["expert"] = whole(row, "ep")
     lora = {"adapters": True} if "lora" in row["benchmark"] else {}
-    stated = as_stated(row, model, {**_products(row["precision"]), **lora}, parallel)
+    stated = as_stated(row, model, {**products(row["precision"]), **lora}, parallel)
     amd = gpu.startswith("MI")
     return Case(
         stated, "mlperf-amd-2025" if amd else "mlperf-nvidia-2024",
-        _submission(row, parallel) if sure else {}, _platform(gpu, gpus),
+        _submission(row, parallel) if sure else {}, joined_platform(gpu, gpus),
         measured_ms=number(row, "step_ms"),
     )  # fmt: skip
 

@@ -12,16 +12,27 @@ from typing import Any
 
 from lab.datasets.llm.case import (
     NO_GPU,
+    NO_MODEL,
     Case,
     LacksError,
     Row,
     as_stated,
+    catalogue_gpu,
+    catalogue_model,
     number,
     platform_name,
     required,
     whole,
 )
-from lab.datasets.llm.nvidia import deep_learning_examples, jax, korthikanti, nemo
+from lab.datasets.llm.nvidia import (
+    deep_learning_examples,
+    jax,
+    joined_platform,
+    korthikanti,
+    nemo,
+    products,
+    stated_axes,
+)
 
 OTHER_TRAINING = "other_training"
 
@@ -29,7 +40,9 @@ OTHER_TRAINING = "other_training"
 def case(row: Row) -> Case:
     """One row, by the table it came from."""
     measured_ms = required(number(row, "iter_time_ms"), "no iteration time")
-    reader = required(_READERS.get(row["file"]), "another framework or no language model")
+    automodel = "automodel" in f"{row['file']} {row['source']}".lower()
+    reader = _automodel if automodel else _READERS.get(row["file"])
+    reader = required(reader, "another framework or no language model")
     return replace(reader(row), measured_ms=measured_ms)
 
 
@@ -145,6 +158,37 @@ def _torchtitan(row: Row) -> Case:
     platform = platform_name(gpus, 8, "H100-SXM-80G", "400G")
     overrides = _HBM2E if "HBM2e" in row["gpu"] else ()
     return Case(stated, "torchtitan-2025", settings, platform, overrides)
+
+
+_TUNING = re.compile(r"[ _-]*\b(?:q?lora|peft|sft|finetune)\b", re.IGNORECASE)
+
+
+def _automodel(row: Row) -> Case:
+    """NeMo Automodel: Hugging Face's models under FSDP2, of which a row may state groups smaller than all."""
+    model = required(catalogue_model(_TUNING.sub("", row["model"])), NO_MODEL)
+    gpu = required(catalogue_gpu(row["gpu"]), NO_GPU)
+    axes, gpus, batch = stated_axes(row), whole(row, "gpus"), whole(row, "global_batch")
+    tensor, pipeline, context = (axes.get(name, 1) for name in ("TP", "PP", "CP"))
+    data = gpus // (tensor * pipeline * context)
+    parallel: dict[str, Any] = {"data": data, "tensor": tensor, "pipeline": pipeline, "context": context}
+    if row["micro_batch"]:
+        parallel["micro_batch"] = micro = whole(row, "micro_batch")
+        if data == 0 or batch % (data * micro):
+            raise LacksError("the batch does not divide over the replicas")
+    if data * context > 1:
+        parallel["zero"] = 3
+        if 1 < axes.get("FSDP", 1) < data * context:
+            parallel["shard_group"] = axes["FSDP"]
+    if pipeline > 1 < axes.get("VP", 1):
+        parallel["virtual_stages"] = axes["VP"]
+    if axes.get("EP", 1) > 1:
+        parallel["expert"] = axes["EP"]
+    training = products(row["precision"])
+    found = re.search(r"q?lora", f"{row['task']} {row['model']}", re.IGNORECASE)
+    if found or "peft" in row["task"].lower():
+        training["adapters"] = found[0].lower() if found else "lora"
+    stated = as_stated(row, model, training, parallel)
+    return Case(stated, "automodel-2025", {}, joined_platform(gpu, gpus))
 
 
 _READERS: dict[str, Callable[[Row], Case]] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.datasets.folder import data_folder
+from lab.datasets.llm import published
 from lab.datasets.llm.case import Case, LacksError, merged
 from lab.datasets.llm.files import FILES, cases, file_of
 from lab.datasets.llm.layouts import mark_slow
@@ -116,3 +117,19 @@ def test_every_published_row_is_read(file) -> None:  # type: ignore[no-untyped-d
     except InputError as error:
         pytest.skip(str(error))
     assert found and not [case.lacks for case in found if "cannot be read" in case.lacks]
+
+
+AUTOMODEL = {
+    "source": "NVIDIA-NeMo/Automodel", "file": "automodel.csv", "model": "Qwen2.5 32B", "task": "LoRA",
+    "gpu": "H100", "gpus": "16", "global_batch": "32", "micro_batch": "1", "seq": "4096", "precision": "BF16",
+    "parallelism": "TP=1 PP=4 CP=1 EP=n/a VP=8 FSDP=2", "iter_time_ms": "1000",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["automodel.csv", "nemo_megatron.csv"])
+def test_automodel_shards_fully_in_the_groups_that_a_row_states(file: str) -> None:
+    found = published.case({**AUTOMODEL, "file": file})
+    assert found.recipe == "automodel-2025" and found.stated is not None
+    assert found.stated["training"] == {"precision": "bf16", "adapters": "lora"}
+    parallel = found.stated["parallel"]
+    assert (parallel["data"], parallel["zero"], parallel["shard_group"]) == (4, 3, 2)
