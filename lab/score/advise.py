@@ -71,7 +71,7 @@ def layout_pairs(data: Path, keep: Path) -> Iterator[Pair]:
             before, after = found[False], found[True]
             step = replace(load_step(kept(before, keep)), torch=before.torch)
             on = load_platform(before.platform)
-            made = next((r.step for r in rewrites_of(step) if r.name == CHANNELS_LAST), step)
+            made = next((r.step for r in rewrites_of(step, on.spec.gpu) if r.name == CHANNELS_LAST), step)
             predicted = predict_captured(made, on).step_time_us / predict_captured(step, on).step_time_us
             measured = after.step_ms / after.batch / (before.step_ms / before.batch)
             kind = "NHWC against NCHW"

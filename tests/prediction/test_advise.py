@@ -9,6 +9,7 @@ import pytest
 
 from stepsight import advise, load_workload, predict
 from stepsight.capturing.step import CapturedStep, RankMemoryUse
+from stepsight.hardware.gpus import load_gpu
 from stepsight.platform.load import load_platform
 from stepsight.prediction.changes import rewrites_of
 from stepsight.program.job import Job, Kernel, Op, RankProgram
@@ -92,13 +93,13 @@ def captured(*ops: Op) -> CapturedStep:
     return CapturedStep("train.py", "", Job.of([RankProgram(ops)]), (memory,))
 
 
-def rewritten(step: CapturedStep, name: str) -> Job | None:
-    return next((r.step.job for r in rewrites_of(step) if r.name == name), None)
+def rewritten(step: CapturedStep, name: str, gpu: str = "A100-SXM4-40G") -> Job | None:
+    return next((r.step.job for r in rewrites_of(step, load_gpu(gpu)) if r.name == name), None)
 
 
 def test_waits_of_the_host_are_removed_and_named() -> None:
     step = captured(Op("aten::mm", kernels=(_gemm(),)), Op("aten::item", blocks_host=True))
-    found = {r.name: r for r in rewrites_of(step)}
+    found = {r.name: r for r in rewrites_of(step, load_gpu("A100-SXM4-40G"))}
     assert "aten::item" in found["no waits of the host for the GPU"].done
     assert "CUDA graph" not in found, "a step that reads values cannot be a graph"
 
@@ -123,6 +124,16 @@ def test_products_are_cast_or_computed_in_tf32() -> None:
     assert tf32 is not None and bf16 is not None
     assert [k.dtype for k in tf32.programs[0].ops[0].kernels] == ["tf32"]
     assert [k.family for k in bf16.programs[0].ops[0].kernels] == ["elementwise", "gemm"]
+
+
+def test_products_get_the_types_that_the_gpu_has_units_for() -> None:
+    names = {r.name for r in rewrites_of(captured(Op("aten::mm", kernels=(_gemm(),))), load_gpu("V100"))}
+    assert "fp16 autocast" in names and not names & {"tf32", "bf16 autocast"}
+    stated = rewritten(captured(Op("aten::mm", kernels=(_gemm("bf16"),))), "fp16 autocast", "V100")
+    assert stated is not None and [k.dtype for k in stated.programs[0].ops[0].kernels] == ["fp16"]
+    lines = [one.set_line for one in advise(BERT, "4xV100").changes]
+    assert any("precision=fp16" in line for line in lines)
+    assert not any("bf16" in line or "tf32" in line for line in lines)
 
 
 def test_copies_around_convolutions_go_with_channels_last() -> None:

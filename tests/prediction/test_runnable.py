@@ -36,8 +36,16 @@ def test_bf16_on_a_v100_runs_slowly_and_says_so_first() -> None:
     assert not any("tensor cores" in note for note in predict(job(precision="fp16"), "8xV100").notes)
 
 
+def test_a_gpu_without_bf16_is_trained_in_fp16_where_nobody_states_a_type() -> None:
+    found = predict(job(), "8xV100")
+    assert found.setup is not None and found.setup.precision == "fp16"
+    assert "efficient attention" in found.setup.details
+    assert found.step_time_us < predict(job(precision="bf16"), "8xV100").step_time_us
+    assert predict(job(), "8xP4").throughput.dtype == "fp32"
+
+
 def test_the_warning_stands_before_the_answer() -> None:
-    sizes = ["--set", "batch_per_rank=1", "--set", "sequence=1024"]
+    sizes = ["--set", "batch_per_rank=1", "--set", "sequence=1024", "--set", "precision=bf16"]
     said = CliRunner().invoke(cli, ["predict", "--model", "llama3.2-1b", "-p", "8xV100", *sizes])
     assert said.exit_code == 0 and said.output.startswith("warning: V100-SXM2-16G has no bf16 tensor cores")
 

@@ -158,6 +158,11 @@ def has_units(gpu: GpuSpec, dtype: str) -> bool:
     return dtype in gpu.peak_tflops or dtype not in INSTEAD
 
 
+def half_type(gpu: GpuSpec) -> str:
+    """The type of 16 bits that people train in on a GPU; fp32 where none has a rate of its own."""
+    return next((dtype for dtype in ("bf16", "fp16") if has_units(gpu, dtype)), "fp32")
+
+
 def lack(gpu: GpuSpec, dtype: str) -> str:
     """What to say of a type without units: the hardware has none, or a file states no peak."""
     if gpu.source == "given":

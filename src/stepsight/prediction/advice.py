@@ -118,7 +118,7 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
         tried = _tried(job, on, before, changes, batch)
         return [(change, after, _advice(change, after, before, p, on)) for change, after in tried]
 
-    found = advised(chain(changes_of(base), _smaller_batch(base, p)))
+    found = advised(chain(changes_of(base, on.spec.gpu), _smaller_batch(base, p)))
     if p.fits is not False:
         return Advised(p, _best([one for *_, one in found]), len(found))
     room = [one for *_, one in found if one.fits]
@@ -245,7 +245,7 @@ def _of_captured(step: CapturedStep, on: Platform) -> Advised:
     step = step.over(on.spec.ranks)
     on = on.with_ranks(step.ranks)
     p = predict_captured(step, on)
-    found = [_of_rewrite(one, p, on) for one in rewrites_of(step)]
+    found = [_of_rewrite(one, p, on) for one in rewrites_of(step, on.spec.gpu)]
     changes = _best(found)
     if p.fits is False:
         smaller = (_of_rewrite(one, p, on) for one in smaller_batches(step))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from stepsight.capturing.request import CUDNN_9, older
 from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
+from stepsight.hardware.spec import GpuSpec, half_type, has_units
 from stepsight.kernels.families import PRODUCTS, category
 from stepsight.platform.load import USUAL_NODE
 from stepsight.prediction.traced.whatif import NO_HOST, one_pass, with_batch, with_bucket, without_host
@@ -24,7 +25,7 @@ from stepsight.program.variants import GROUPED_DIRECT, classify
 from stepsight.tables.sharders import SHARDERS
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload
-from stepsight.workload.llm.config import module_lists
+from stepsight.workload.llm.config import PRECISIONS, module_lists
 from stepsight.workload.llm.model import LanguageModel
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -42,8 +43,10 @@ class Change:
 
 ROUNDING = "numerics: rounding of GEMMs"
 BATCH = "the batch: learning rate and schedule go with it"
+FP16 = "torch.autocast('cuda', dtype=torch.float16) and torch.amp.GradScaler"
 COMMON = (
     Change("bf16", ("training.precision=bf16",), "torch.autocast('cuda', dtype=torch.bfloat16)", ROUNDING),
+    Change("fp16", ("training.precision=fp16",), FP16, ROUNDING),
     Change("tf32", ("training.precision=tf32",), "torch.set_float32_matmul_precision('high')", ROUNDING),
     Change("fused optimizer", ("training.fused_optimizer=true",), "torch.optim.AdamW(..., fused=True)"),
     Change("CUDA graph", ("training.cuda_graph=true",), "torch.compile(mode='reduce-overhead')"),
@@ -92,8 +95,17 @@ ADAPTERS = (
 VOCABULARY_MULTIPLE = 64
 
 
-def changes_of(job: Workload) -> Iterator[Change]:
-    """Changes that may apply to a job; those that do not are refused when they are tried."""
+def changes_of(job: Workload, gpu: GpuSpec) -> Iterator[Change]:
+    """Changes that may apply to a job on a GPU; those that do not are refused when they are tried."""
+    others = {dtype for dtype in PRECISIONS if not has_units(gpu, dtype)}
+    if half_type(gpu) != "fp16":
+        others.add("fp16")  # as fast as bf16, and gradients need scaling
+    for one in _changes_of(job):
+        if not any(line.removeprefix("training.precision=") in others for line in one.assignments):
+            yield one
+
+
+def _changes_of(job: Workload) -> Iterator[Change]:
     yield from COMMON
     if isinstance(job, DlrmWorkload):
         yield from _dlrm(job)
@@ -181,9 +193,11 @@ class Rewrite:
     work: float = 1.0
 
 
-def rewrites_of(step: CapturedStep) -> Iterator[Rewrite]:
-    """Every rewrite that changes the step."""
-    for make in _REWRITES:
+def rewrites_of(step: CapturedStep, gpu: GpuSpec) -> Iterator[Rewrite]:
+    """Every rewrite that changes the step; products get types that the GPU has units for."""
+    half = half_type(gpu)
+    tf32 = (_tf32,) if has_units(gpu, "tf32") else ()
+    for make in (*_REWRITES, *tf32, *((_HALF[half],) if half in _HALF else ())):
         try:
             made = make(step)
         except StepsightError:
@@ -342,22 +356,37 @@ def _tf32(step: CapturedStep) -> Rewrite | None:
 
 
 def _bf16(step: CapturedStep) -> Rewrite | None:
-    job, count = _with_products(step.job, "bf16", casts=True)
-    code = "with torch.autocast('cuda', dtype=torch.bfloat16): ..."
-    done = f"{count:,} products in fp32 become bf16, each with casts of its operands; other kernels stay"
-    made = Rewrite("bf16 autocast", code, replace(step, job=job), done, ROUNDING)
+    return _autocast(step, "bf16", "with torch.autocast('cuda', dtype=torch.bfloat16): ...")
+
+
+def _fp16(step: CapturedStep) -> Rewrite | None:
+    """Where a GPU has fp16 only, what the script computes in bf16 as well."""
+    job, count = _with_products(step.job, "fp16", casts=False, only="bf16")
+    if not count:
+        return _autocast(step, "fp16", FP16)
+    done = f"{count:,} products in bf16 become fp16"
+    return Rewrite("fp16 autocast", FP16, replace(step, job=job), done, ROUNDING)
+
+
+def _autocast(step: CapturedStep, dtype: str, code: str) -> Rewrite | None:
+    job, count = _with_products(step.job, dtype, casts=True)
+    done = f"{count:,} products in fp32 become {dtype}, each with casts of its operands; other kernels stay"
+    made = Rewrite(f"{dtype} autocast", code, replace(step, job=job), done, ROUNDING)
     return made if count else None
 
 
-def _with_products(job: Job, dtype: str, *, casts: bool) -> tuple[Job, int]:
-    """The job with its fp32 products in another type, and how many there are in one program."""
+_HALF = {"bf16": _bf16, "fp16": _fp16}
+
+
+def _with_products(job: Job, dtype: str, *, casts: bool, only: str = "fp32") -> tuple[Job, int]:
+    """The job with its products of ``only`` in another type, and how many there are in one program."""
     count = 0
 
     def changed(op: Op) -> Op:
         nonlocal count
         kernels: list[Kernel] = []
         for kernel in op.kernels:
-            if category(kernel.family) in PRODUCTS and kernel.dtype == "fp32":
+            if category(kernel.family) in PRODUCTS and kernel.dtype == only:
                 count += 1
                 kernels += [_cast(kernel, dtype)] if casts and kernel.family == "gemm" else []
                 kernel = replace(kernel, dtype=dtype)
@@ -408,7 +437,7 @@ def _with_batch(step: CapturedStep, factor: float) -> CapturedStep:
 
 
 _REWRITES = (
-    _no_waits, _cuda_graph, _compiled, _channels_last, _fused_optimizer, _tf32, _bf16, _buckets, _twice,
+    _no_waits, _cuda_graph, _compiled, _channels_last, _fused_optimizer, _buckets, _twice,
 )  # fmt: skip
 
 

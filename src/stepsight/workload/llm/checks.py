@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from stepsight.program.variants import EFFICIENT
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.pipeline import most_pieces, pieces
 from stepsight.workload.llm.recipe import recipe_of
@@ -134,7 +135,7 @@ def _training(c: LanguageConfig, training: Fields) -> Iterator[Rule]:
     fullest, piece = max(p.layers for p in pieces(c)), " piece" * (c.layout.virtual_stages > 1)
     problem = f"{t.recompute_layers} layers to run again, and a stage{piece} holds {fullest} at most"
     yield "recompute", t.recompute_layers > fullest, problem, f'use at most {fullest}, or "full"'
-    half = t.dtype == "fp32" and t.attention not in PLAIN_ATTENTION and f.name != "eager"
+    half = t.dtype == "fp32" and t.attention not in (*PLAIN_ATTENTION, EFFICIENT) and f.name != "eager"
     problem = f"{t.attention} kernels compute in half precision, and the training is in {t.precision}"
     yield "attention", half, problem, 'set precision = "bf16", or attention = "eager"'
     small_state = t.optimizer_state == "half" and not (t.half and t.master_weights)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.hardware.spec import GpuSpec
+from stepsight.hardware.spec import GpuSpec, half_type
 from stepsight.records import nearest
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import check
@@ -38,7 +38,7 @@ FROZEN_BYTES = {"fp8": 1.0, "nf4": 0.516}
 RECOMPUTE = ("none", "full", "selective")
 MODULES = ("core_attn", "layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "moe_act", "shared_experts")
 """What Megatron's selective recomputation may name (``--recompute-modules``)."""
-ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
+ATTENTION = ("eager", "fused", "efficient", "flash", "flash1", "flash2", "flash3", "cudnn")
 
 
 def module_lists(model: LanguageModel) -> list[tuple[str, ...]]:
@@ -287,9 +287,9 @@ def _differences(section: str, fields: Fields) -> list[str]:
 
 
 def _left_open(fields: Fields, training: Fields, parallel: Fields) -> frozenset[str]:
-    """What the platform decides: the attention kernel, recomputation of a model that nothing spreads, and
-    without a pipeline the micro-batch."""
-    found = set() if training.has("attention") else {"attention"}
+    """What the platform decides: half precision, the attention kernel, recomputation of a model that nothing
+    spreads, and without a pipeline the micro-batch."""
+    found = {name for name in ("attention", "precision") if not training.has(name)}
     stated = any(training.has(name) for name in ("recompute", "recipe", "framework"))
     if not stated and not parallel.has("zero") and all(parallel.integer(name, 1) == 1 for name in SPLITS):
         found.add("recompute")
@@ -302,12 +302,18 @@ def _left_open(fields: Fields, training: Fields, parallel: Fields) -> frozenset[
     return frozenset(found)
 
 
-def with_attention_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
-    """The configuration with the attention kernel that its recipe picks on a GPU, unless it states one."""
-    if "attention" not in c.left_open:
-        return c
-    attention = _usual_attention(recipe_of(c.recipe), c.training.precision, c.family, gpu)
-    return replace(c, training=replace(c.training, attention=attention))
+def with_choices_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
+    """The configuration with what nobody stated as the GPU has it: a half precision with tensor cores, and
+    the attention kernel that the recipe picks there."""
+    recipe, training = recipe_of(c.recipe), c.training
+    if "precision" in c.left_open and training.precision == "bf16":
+        precision = half_type(gpu)
+        scaled = precision == "fp16" and bool(recipe.training.get("loss_scaling", True))
+        training = replace(training, precision=precision, loss_scaling=scaled)
+    if "attention" in c.left_open:
+        attention = _usual_attention(recipe, training.precision, c.family, gpu)
+        training = replace(training, attention=attention)
+    return c if training == c.training else replace(c, training=training)
 
 
 def _usual_attention(recipe: Recipe, precision: str, family: str, gpu: GpuSpec | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.inputs import read_text
+from stepsight.kernels.attention import NO_FLASH, version_on
 from stepsight.overheads.frameworks import profiles
 from stepsight.records import Table, nearest, parse_toml, read_toml, record
 
@@ -159,7 +160,10 @@ class Recipe:
     def attention(self, gpu: GpuSpec | None) -> str:
         """The attention kernel that the stack picks on a GPU."""
         usual = str(self.training.get("attention", "flash2"))
-        return usual if gpu is None else self.attention_on.get(gpu.architecture, usual)
+        if gpu is None:
+            return usual
+        usual = self.attention_on.get(gpu.architecture, usual)
+        return version_on(usual, gpu.architecture) if gpu.architecture in NO_FLASH else usual
 
     def virtual_stages(self, layers: int, pipeline: int, micro_batches: int) -> int:
         """Pieces of each stage where nobody states them: as many as give each the recipe's layers, or fewer

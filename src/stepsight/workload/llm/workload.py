@@ -17,7 +17,7 @@ from stepsight.workload.llm.config import (
     LanguageConfig,
     read_language,
     usual_framework,
-    with_attention_of,
+    with_choices_of,
 )
 from stepsight.workload.llm.eager import build as eager_build
 from stepsight.workload.llm.layer import recomputed_flops
@@ -115,9 +115,9 @@ class LanguageWorkload(Described[LanguageConfig]):
         )
 
     def on(self, gpu: GpuSpec) -> LanguageWorkload:
-        """The workload with what its description leaves to the GPU: the attention kernel, the largest
-        micro-batch that fits, and full recomputation where nothing else does."""
-        c = with_attention_of(self.config, gpu)
+        """The workload with what its description leaves to the GPU: half precision, the attention kernel,
+        the largest micro-batch that fits, and full recomputation where nothing else does."""
+        c = with_choices_of(self.config, gpu)
         tried = [c]
         if "micro_batch" in c.left_open:
             splits = _divisors(c.batch_per_rank)
