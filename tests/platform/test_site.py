@@ -8,6 +8,7 @@ import pytest
 
 from stepsight.collectives.site import SiteBandwidth, SiteCollectives
 from stepsight.errors import InputError
+from stepsight.estimate import Source
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import load_workload
@@ -105,3 +106,40 @@ def test_a_larger_message_takes_longer(kind: str) -> None:
     sizes = [2.0**k for k in range(6, 34)]
     times = site(4, RING).estimate(kind, sizes, range(32) if kind != "send_recv" else (0, 8)).time_us
     assert (times[1:] >= times[:-1] * (1 - 1e-9)).all()
+
+
+SIZES = [2.0**k for k in range(6, 34)]
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("rate", [3.0, 100.0, 400.0])
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_a_measured_figure_never_widens_an_interval(kind: str, rate: float, nodes: int) -> None:
+    cluster = site(4, {"all_gather": {2: rate, 4: rate}, "all_reduce": {2: rate}})
+    ranks = range(8 * nodes) if kind != "send_recv" else (0, 8)
+    given, without = (of.estimate(kind, SIZES, ranks) for of in (cluster, cluster.models))
+    assert (given.spread <= without.spread).all()
+
+
+def test_the_measured_message_is_measured_and_a_distant_one_is_not() -> None:
+    cluster = site(2, {"all_reduce": {2: 100.0}})
+    at, far = cluster.estimate("all_reduce", [256e6, 1e4], range(16))
+    without = cluster.models.estimate("all_reduce", [256e6, 1e4], range(16))
+    assert at.source is Source.MEASURED and "[site]" in at.note and at.spread < 0.6 * without.spread[0]
+    assert far.source == without.source[1] and far.spread == without.spread[1]
+
+
+@pytest.mark.parametrize("workload", ["llama3_8b_fsdp", "dlrm", "gpt"])
+def test_stating_what_was_carried_narrows_the_step(workload: str, tmp_path: Path) -> None:
+    carried = load_platform("2x8xH100-SXM-400G").collectives
+    shares = {"all_gather": 15 / 16, "all_reduce": 30 / 16}
+    rates = {
+        kind: share * 256e6 / carried.estimate(kind, [256e6], range(16)).time_us[0] / 1e3
+        for kind, share in shares.items()
+    }
+    text = "[site.gbps]\n" + "".join(f"{kind} = {{ 2 = {rate} }}\n" for kind, rate in rates.items())
+    here = written(tmp_path, text)
+    here.write_text(here.read_text().replace("nodes = 8", "nodes = 2"))
+    job = load_workload(EXAMPLES / f"{workload}.toml")
+    given, without = predict(job, load_platform(here)), predict(job, load_platform("2x8xH100-SXM-400G"))
+    assert given.high_us / given.low_us <= without.high_us / without.low_us * 1.001

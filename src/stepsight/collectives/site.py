@@ -10,7 +10,8 @@ all_reduce. What such a figure says of messages of other sizes:
 - Of other collectives, and of one figure alone, the measured message takes longer than on the carried curve
   because its bytes do; a small message does not.
 
-Between measured counts the figures are interpolated, beyond the last they stay.
+Between measured counts the figures are interpolated, beyond the last they stay. An interval is never wider
+than without the figures.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stepsight.collectives.extrapolate import RINGS, wire_share
 from stepsight.collectives.roofline import GroupShape, bus_factor, group_shape
 from stepsight.constants import area
 from stepsight.errors import InputError
-from stepsight.estimate import Estimates, FloatArray
+from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import PlatformSpec
 from stepsight.inputs import number
 from stepsight.program.job import COLLECTIVE_KINDS
@@ -128,7 +129,23 @@ class SiteCollectives:
         else:
             time_us = time_us + max(slower - 1.0, 0.0) * large_us * sizes / self.site.bytes
         time_us = time_us + self.site.hop_us * np.log2(shape.nodes)
-        return Estimates(time_us, found.source, np.hypot(found.spread, C.SITE_SPREAD), found.notes)
+        if shape.nodes not in self.site.gbps.get(kind, {}):
+            return replace(found, time_us=time_us)
+        return self._as_measured(replace(found, time_us=time_us), sizes, shape.nodes)
+
+    def _as_measured(self, found: Estimates, sizes: FloatArray, nodes: int) -> Estimates:
+        """Times of a kind on a number of nodes that the site measured: at its size only the day differs; away
+        from it the carried curve says as much as it does without the site."""
+        distance = np.abs(np.log(np.maximum(sizes, 1.0) / self.site.bytes))
+        spread = np.hypot(C.SITE_SPREAD, C.SITE_SIZE_SPREAD * distance)
+        near = distance <= np.log(C.SITE_NEAR)
+        note = f"[site], measured at {self.site.bytes / 1e6:,.6g} MB on {nodes} nodes"
+        return Estimates(
+            found.time_us,
+            np.where(near, np.minimum(found.source, int(Source.MEASURED)), found.source),
+            np.minimum(found.spread, spread),
+            found.notes | {int(i): note for i in np.flatnonzero(near)},
+        )
 
     def _wire_us(self, kind: str, bytes: FloatArray | float, shape: GroupShape) -> FloatArray:
         """What the bytes take at the NICs' rate."""
