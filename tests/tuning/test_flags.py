@@ -69,6 +69,13 @@ def test_the_sizes_are_those_of_the_configuration():
     assert "--sequence-parallel" in found["Megatron-LM"].text
 
 
+def test_zero_1_of_torchtitan_needs_a_pipeline():
+    shared = {"parallel.data": 2, "parallel.zero": 1, "parallel.micro_batch": 1}
+    assert "ZeRO 1" in written({**shared, "parallel.tensor": 4})["torchtitan"].lacks
+    staged = written({**shared, "parallel.pipeline": 4})["torchtitan"]
+    assert not staged.lacks and "data_parallel_shard_degree 2" in staged.text
+
+
 def test_what_a_framework_cannot_do_is_said():
     found = written(LAYOUTS[4])
     assert not found["Megatron-LM"].lacks

@@ -51,6 +51,16 @@ def test_selective_recomputation_is_tried_where_it_saves_memory():
     assert "selective" in space(other, gpus=[8], per_node=8).dimensions["training.recompute"]
 
 
+def test_fsdp_has_no_zero_1_without_a_pipeline():
+    """In one, gradients are reduced once, after the last micro-batch."""
+    other = {**MODEL, "training": {"framework": "torchtitan"}}
+    found = space(other, gpus=[8], per_node=8)
+    assert any("shards gradients" in reason for reason in found.refused)
+    first = [c for c in found.candidates if c.get("parallel.zero") == 1]
+    assert first and all(c["parallel.pipeline"] > 1 for c in first)
+    assert any(c["parallel.zero"] == 1 and c["parallel.pipeline"] == 1 for c in legal().candidates)
+
+
 def test_modules_are_recomputed_where_the_framework_can():
     """The lists that `stepsight advise` tries."""
     lists = ['["mlp_act"]', '["mlp_act","layernorm"]', '["mlp"]']

@@ -130,10 +130,15 @@ def _as_run_by(name: str, c: LanguageConfig, zero: int) -> LanguageConfig:
 
 
 def _by_torchtitan(c: LanguageConfig) -> LanguageConfig:
-    run = _as_run_by("torchtitan", c, 2 if c.layout.zero == 1 else c.layout.zero)
+    run = _as_run_by("torchtitan", c, 2 if _lacks_zero_1(c) else c.layout.zero)
     if c.training.recompute == "modules":
         run = replace(run, training=replace(run.training, recompute="selective", recompute_modules=()))
     return run
+
+
+def _lacks_zero_1(c: LanguageConfig) -> bool:
+    """FSDP reduces gradients after every micro-batch, in a pipeline after the last one."""
+    return c.layout.zero == 1 and c.layout.pipeline == 1
 
 
 def _by_megatron(c: LanguageConfig) -> LanguageConfig:
@@ -178,7 +183,7 @@ def _torchtitan(c: LanguageConfig) -> Flags:
     stated["activation_checkpoint.mode"] = "selective" if modules else t.recompute
     lacks = _lacking(
         c,
-        ("no ZeRO 1, written with gradients sharded, too", s.zero == 1),
+        ("no ZeRO 1, written with gradients sharded, too", _lacks_zero_1(c)),
         ("no exchange of heads for parts of the sequence", s.context_kind == "all_to_all"),
         ("no recomputation of some layers, written with all", t.recompute_layers > 0),
         ("no recomputation by module, written as selective", modules),

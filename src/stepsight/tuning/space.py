@@ -91,7 +91,7 @@ def space(
             continue
         for values in product(*trainings.values()):
             whole = {**made, **dict(zip(trainings, values, strict=True))}
-            if wrong := _wrong_recomputation(whole, model):
+            if wrong := _not_of_stack(whole, model, kept):
                 refused[wrong] += 1
             else:
                 found.append({path: whole[path] for path in (*dimensions, *made) if path in whole})
@@ -199,8 +199,8 @@ def _unusual_stages(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Se
     return "" if stages in usual else "no recipe has this many virtual stages"
 
 
-def _wrong_recomputation(made: Mapping[str, Setting], m: Model) -> str:
-    """Why the candidate's framework does not recompute so; empty where it does."""
+def _not_of_stack(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting]) -> str:
+    """Why the candidate's framework does not shard or recompute so; empty where it does."""
     training = m.document.get("training") or {}
 
     def stated(name: str, default: str = "") -> str:
@@ -210,6 +210,9 @@ def _wrong_recomputation(made: Mapping[str, Setting], m: Model) -> str:
     recipe = known_recipe(stated("recipe") or stated("framework", usual))
     if recipe is None:
         return ""
+    of = _reader(made, kept)
+    if recipe.framework.shards_gradients and of("zero", 0) == 1 and of("pipeline") == 1:
+        return f"{recipe.framework.name} shards gradients with the optimizer state: ZeRO 2, not 1"
     recompute = made.get(RECOMPUTE, training.get("recompute", "none"))
     return wrong_recomputation(recompute, recipe.framework, stated("attention", "flash2"))
 

@@ -62,6 +62,8 @@ class Framework:
     ``separate_gate``: a gated MLP's two first GEMMs each sum their input's gradient over the tensor group.
     ``keeps_gathered``: with sequence parallelism the gathered input of a GEMM is kept for the backward
     pass, which then need not gather it again.
+    ``shards_gradients``: what shards the optimizer state shards gradients as well, after every micro-batch
+    or, in a pipeline, after the last one: without a pipeline there is no ZeRO-1.
     ``gathers_late``: ZeRO-2 gathers the updated parameters after the optimizer step, not during the forward
     pass.
     ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
@@ -109,6 +111,7 @@ class Framework:
     separate_gate: bool = False
     keeps_gathered: bool = False
     gathers_late: bool = False
+    shards_gradients: bool = False
     broadcasts_parameters: bool = False
     sums_copies: bool = False
     flat_reduce: bool = False
