@@ -336,9 +336,12 @@ CATALOGUE = Path(__file__).parent / "llm" / "catalogue"
 
 @cache
 def shipped() -> Mapping[str, Table]:
-    """The descriptions of well-known models; some have the sizes of another (``like``)."""
+    """The descriptions of well-known models; some differ from another in little (``like``)."""
     found = read_toml(CATALOGUE / "models.toml")
-    return {name: found[sizes["like"]] if "like" in sizes else sizes for name, sizes in found.items()}
+    return {
+        name: {**found.get(sizes.get("like", ""), {}), **{k: v for k, v in sizes.items() if k != "like"}}
+        for name, sizes in found.items()
+    }
 
 
 def is_name(path: str | Path) -> bool:

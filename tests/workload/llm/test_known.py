@@ -206,3 +206,17 @@ def test_releases_of_a_model_that_differ_are_models_of_their_own() -> None:
     assert model_name("mistralai/Mistral-7B-v0.1") == "mistral-7b"
     assert model_name("mistralai/Mistral-7B-Instruct-v0.2") == "mistral-7b-v0.2"
     assert "window" not in shipped()[model_name("mistralai/Mistral-7B-v0.3")]
+
+
+@pytest.mark.parametrize(
+    ("name", "sequence", "noted"),
+    [
+        ("gpt2", 1024, False), ("gpt2", 8192, True), ("llama3-8b", 65536, True),
+        ("llama3.1-8b", 65536, False), ("t5-v1.1-xl", 8192, False),
+    ],
+)  # fmt: skip
+def test_a_sequence_beyond_the_positions_of_a_named_model_is_noted(
+    name: str, sequence: int, noted: bool
+) -> None:
+    notes = load_model(name, [f"sequence={sequence}"]).config.notes
+    assert any("positions of the model" in note for note in notes) is noted
