@@ -14,6 +14,12 @@ from lab.datasets.llm.case import catalogue_gpu, catalogue_model, joined_gpus
         ("qwen3_30b_a3b (BF16)", "qwen3-30b-a3b"),
         ("NeMo Megatron", "gpt3-175b"),
         ("DeepSeek V3", "deepseek-v3"),
+        ("Moonlight 16B", "moonlight-16b-a3b"),
+        ("Qwen3 MoE 30B", "qwen3-30b-a3b"),
+        ("Llama 4 Scout 17b 16e", "llama4-scout"),
+        ("Nemotron Nano v3 30B-A3B", "nemotron-3-nano-30b-a3b"),
+        ("GLM 4.5 Air", "glm-4.5-air"),
+        ("DeepSeek V3.2", None),
         ("a model of nobody", None),
     ],
 )
@@ -40,6 +46,10 @@ def test_models(text: str, name: str | None) -> None:
         ("DGX A100, 8x A100 80GB", "A100-SXM4-80G"),
         ("8xV100 32G", "V100-SXM2-32G"),
         ("AMD Instinct MI325X 256GB HBM3e", "MI325X"),
+        ("NVIDIA Blackwell Ultra", "B300-SXM-288G"),
+        ("NVIDIA Blackwell Ultra GPU (GB300)", "GB300-288G"),
+        ("DGX-2", "V100-SXM3-32G"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000-Server"),
         ("Gaudi 3", None),
     ],
 )

@@ -358,7 +358,7 @@ def model_name(name: str) -> str:
         **read_toml(CATALOGUE / "short_names.toml"),
         **{_letters(one): one for one in shipped()},
     }
-    short = rest = name.lower().rpartition("/")[2].removeprefix("meta-")
+    short = rest = _OWNER.sub("", name.lower().rpartition("/")[2])
     found = known.get(_letters(short))
     while found is None and _SUFFIX.search(rest):
         rest = _SUFFIX.sub("", rest)
@@ -382,8 +382,12 @@ def _close_names(name: str) -> list[str]:
 
 
 _STEM = re.compile(r"[a-z]+")
-_SUFFIX = re.compile(r"-(?:hf|base|instruct|chat|it|pt|uncased|cased|1124|bf16|\d+k|v\d[\d.]*)$")
-"""What hubs append to the names of the same sizes."""
+_OWNER = re.compile(r"^(?:meta|nvidia)-(?=llama|nemotron)")
+_SUFFIX = re.compile(
+    r"-(?:hf|base|instruct|chat|it|pt|uncased|cased|1124|bf16|\d+k)$|(?<=\d[bm])((?:-[a-z]+)*)-v\d[\d.]*$"
+)
+"""What hubs append to the names of the same sizes; a version follows a size, else it names a model
+(DeepSeek-V3.2)."""
 
 
 def _letters(name: str) -> str:

@@ -34,6 +34,10 @@ PARAMETERS_B = {
     "gemma2-2b": 2.61, "gemma2-9b": 9.24, "gemma2-27b": 27.2, "gemma3-1b": 1.0, "gemma3-4b": 3.88,
     "gemma3-12b": 11.8, "gemma3-27b": 27.0, "deepseek-v2-lite": 15.7, "gpt-oss-20b": 20.9,
     "phi-3-mini": 3.82, "phi-4": 14.7, "olmo2-7b": 7.3, "smollm2-1.7b": 1.71, "llama3.3-70b": 70.6,
+    "nemotron-h-47b": 46.8, "nemotron-nano-9b-v2": 8.9, "nemotron-nano-12b-v2": 12.3, "glm-4.5": 355,
+    "glm-4.5-air": 107, "glm-4.7-flash": 30, "minimax-m2": 229, "qwen1.5-7b": 7.72, "qwen1.5-72b": 72.3,
+    "internlm2-7b": 7.74, "internlm2-20b": 19.9, "baichuan2-7b": 7.5, "granite-3.3-8b": 8.17,
+    "smollm3-3b": 3.08, "ernie-4.5-21b-a3b": 21.8,
     "t5-v1.1-small": 0.077, "t5-v1.1-large": 0.783, "t5-v1.1-xl": 2.85,
 }  # fmt: skip
 
@@ -166,10 +170,18 @@ def test_a_folder_with_a_config_is_the_config(tmp_path: Path) -> None:
         ("mistralai/Mistral-7B-v0.1", "mistral-7b"), ("bert-base-uncased", "bert-base"),
         ("gpt2", "gpt2-124m"),
         ("google/gemma-2-9b-it", "gemma2-9b"), ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout"),
     ],
 )  # fmt: skip
 def test_names_of_hubs_are_known(name: str, meant: str) -> None:
     assert model_name(name) == meant
+
+
+def test_a_version_with_another_structure_is_not_the_family() -> None:
+    with pytest.raises(InputError, match="unknown model"):
+        model_name("DeepSeek-V3.2")
 
 
 def test_a_typo_gets_three_candidates() -> None:
