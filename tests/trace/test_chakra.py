@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
 from stepsight.prediction.traced.predict import predict_trace, trace_job
 from stepsight.report.chakra import (
     COLL,
@@ -24,6 +26,7 @@ from stepsight.trace.files import TraceFile, trace_files
 from stepsight.trace.kineto import read_kineto
 from stepsight.trace.link import link
 from stepsight.trace.run import load_trace
+from stepsight.workload.files import load_workload
 from tests.trace.chakra_reading import fields, packed, read_chakra, varint
 from tests.trace.making import Made, made_run, two_step_training
 
@@ -41,6 +44,17 @@ def test_a_varint_comes_back(value):
 def test_packed_numbers_come_back(values):
     found = list(fields(packed_field(4, values)))
     assert (packed(found[0][1]) if found else []) == values
+
+
+def test_a_pipeline_is_written_by_its_real_ranks_and_says_what_it_leaves_out(tmp_path):
+    workload = load_workload(Path(__file__).parents[2] / "examples" / "llama3_70b_3d.toml")
+    found = predict(workload, load_platform("8x8xH100-SXM-400G"))
+    files = export_chakra(found.timeline, tmp_path, ranks=len(found.ranks))
+    assert [f.name for f in files] == [f"step.{8 * stage}.et" for stage in range(8)]
+    metadata = read_chakra(files[-1].read_bytes()).metadata
+    assert (metadata["rank"], metadata["ranks"]) == (56, 64)
+    skipped = found.timeline.micro_batches_left_out
+    assert skipped and f"{skipped} micro-batches" in metadata["left_out"] and "56 ranks" in metadata["left_out"]
 
 
 ATTRIBUTES = st.dictionaries(

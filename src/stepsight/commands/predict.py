@@ -220,9 +220,11 @@ def deliver(
         show(prediction, console, run)
 
     if chakra:
-        from stepsight.report.chakra import export_chakra
+        from stepsight.report.chakra import export_chakra, left_out
 
-        export_chakra(prediction.timeline, chakra)
+        export_chakra(prediction.timeline, chakra, ranks=len(prediction.ranks))
+        if missing := left_out(prediction.timeline, len(prediction.ranks)):
+            click.echo(f"warning: {chakra} leaves out {missing}", err=True)
     options.deliver(
         lambda: prediction.to_dict() | ({"whole_run": run.to_dict()} if run else {}), shown,
         (timeline, lambda: chrome_trace(prediction)), (html, lambda: page(prediction, run=run)),

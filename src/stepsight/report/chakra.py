@@ -1,4 +1,4 @@
-"""A predicted step as Chakra traces, one ``.et`` file per rank, for ASTRA-sim and its like."""
+"""A predicted step as Chakra traces, one ``.et`` file per rank that was walked, for ASTRA-sim and its like."""
 
 from __future__ import annotations
 
@@ -19,16 +19,30 @@ _KINDS = {
 }  # fmt: skip
 
 
-def export_chakra(timeline: Timeline, folder: Path) -> list[Path]:
-    """Write ``step.<rank>.et`` for every rank; returns the files."""
+def export_chakra(timeline: Timeline, folder: Path, *, ranks: int | None = None) -> list[Path]:
+    """Write ``step.<rank>.et`` for every rank that the timeline shows; returns the files.
+
+    ``ranks``: of the real job, where the timeline shows one of each stage.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for rank in range(timeline.ranks):
-        path = folder / f"step.{rank}.et"
-        metadata: dict[str, Value] = {"schema": "stepsight", "rank": rank, "ranks": timeline.ranks}
-        write_whole(path, write_chakra(metadata, rank_nodes(timeline.rank(rank))))
+    for times in map(timeline.rank, range(timeline.ranks)):
+        path = folder / f"step.{times.number}.et"
+        metadata: dict[str, Value] = {
+            "schema": "stepsight", "rank": times.number, "ranks": ranks or timeline.ranks,
+        }  # fmt: skip
+        if missing := left_out(timeline, ranks or timeline.ranks):
+            metadata["left_out"] = missing
+        write_whole(path, write_chakra(metadata, rank_nodes(times)))
         written.append(path)
     return written
+
+
+def left_out(timeline: Timeline, ranks: int) -> str:
+    """What the files do not hold of a step of this many ranks; empty where they hold all of it."""
+    skipped, fewer = timeline.micro_batches_left_out, ranks - timeline.ranks
+    found = (f"{skipped:,} micro-batches that repeat those before",) if skipped else ()
+    return " and ".join((*found, *((f"{fewer:,} ranks identical to those written",) if fewer else ())))
 
 
 def rank_nodes(times: RankTimes) -> list[ChakraNode]:
