@@ -36,7 +36,13 @@ def test_every_rank_is_reported(dlrm):
 
 
 def test_coverage_accounts_for_all_device_time(dlrm):
-    assert sum(dlrm.coverage.share_by_source.values()) == pytest.approx(1.0)
+    coverage = dlrm.coverage
+    assert sum(coverage.share_by_source.values()) == pytest.approx(1.0)
+    for source, part in coverage.share_by_source.items():
+        kernels, talk = (
+            each.get(source, 0.0) for each in (coverage.kernels_by_source, coverage.communication_by_source)
+        )
+        assert kernels + talk == pytest.approx(part)
 
 
 def test_a_free_part_never_makes_the_step_longer(dlrm):

@@ -129,7 +129,7 @@ def test_kernels_cannot_end_the_script_that_carries_them() -> None:
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_trust_is_put_into_words(waiting: Prediction, share: float) -> None:
     sources = {"learned": 1.0 - share, "roofline": share}
-    coverage = dataclasses.replace(waiting.coverage, share_by_source=sources)
+    coverage = dataclasses.replace(waiting.coverage, kernels_by_source=sources)
     words = read(dataclasses.replace(waiting, coverage=coverage))
     assert ("% from speed of light" in words) == (share > 0)
 

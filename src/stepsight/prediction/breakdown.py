@@ -265,30 +265,40 @@ class Unmodelled:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Share of all device time by source, and what has no fitted model, longest first."""
+    """Shares of all device time by source, and what has no fitted model, longest first.
 
-    share_by_source: Mapping[str, float]
+    Those of kernels and those of communication add up to ``share_by_source``.
+    """
+
+    kernels_by_source: Mapping[str, float]
+    communication_by_source: Mapping[str, float]
     without_model: tuple[Unmodelled, ...]
+    share_by_source: Mapping[str, float]
 
 
 def coverage(timeline: Timeline) -> Coverage:
     """Where the times come from, weighted by device time."""
-    by_source: dict[str, float] = {}
+    kernels: dict[str, float] = {}
+    communication: dict[str, float] = {}
     unmodelled: dict[tuple[str, str, str], float] = {}
     for lane in timeline.priced.lanes:
         time = lane.times.device_us[:, 0, :] * lane.lane.tape.launch_times[:, None] * lane.weight
-        for source in Source:
-            us = float(time[lane.source == source].sum())
-            if us:
-                by_source[source.label] = by_source.get(source.label, 0.0) + us
+        talks = np.array(lane.category) == COMMUNICATION
+        for found, chosen in ((kernels, ~talks), (communication, talks)):
+            for source in Source:
+                us = float(time[(lane.source == source) & chosen[:, None]].sum())
+                if us:
+                    found[source.label] = found.get(source.label, 0.0) + us
         for names, us in _unmodelled(timeline, lane, time):
             unmodelled[names] = unmodelled.get(names, 0.0) + us
-    total = sum(by_source.values()) or 1.0
+    both = {name: kernels.get(name, 0.0) + communication.get(name, 0.0) for name in kernels | communication}
+    total = sum(both.values()) or 1.0
     listed = sorted(unmodelled.items(), key=lambda item: -item[1])[:MOST_UNMODELLED]
-    return Coverage(
-        {name: us / total for name, us in sorted(by_source.items(), key=lambda item: -item[1])},
-        tuple(Unmodelled(*names, us) for names, us in listed),
-    )
+    shares = [
+        {name: us / total for name, us in sorted(each.items(), key=lambda item: -item[1])}
+        for each in (kernels, communication, both)
+    ]
+    return Coverage(shares[0], shares[1], tuple(Unmodelled(*names, us) for names, us in listed), shares[2])
 
 
 def _unmodelled(

@@ -79,6 +79,11 @@ _SOURCES: Mapping[str, tuple[str, str]] = {
     "roofline": ("speed of light × an assumed efficiency", "light"),
     "default": ("defaults for unknown operations", "unknown"),
 }
+_CURVES: Mapping[str, str] = {
+    "learned": "this hardware's curves of other groups",
+    "transferred": "other clusters",
+}
+"""What the same sources are of collectives."""
 
 
 def look(category: str) -> Look:
@@ -86,10 +91,10 @@ def look(category: str) -> Look:
     return _LOOKS.get(category) or Look(category.replace("_", " "), "other")
 
 
-def source_look(label: str) -> Look:
-    """How a source of times is shown, by its label."""
+def source_look(label: str, *, collective: bool = False) -> Look:
+    """How a source of times of kernels, or of collectives, is shown, by its label."""
     word, colour = _SOURCES.get(label, (label, "other"))
-    return Look(word, colour)
+    return Look(_CURVES.get(label, word) if collective else word, colour)
 
 
 def rate_lines(p: Prediction) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A predicted step as Chakra traces, one ``.et`` file per rank that was walked, for ASTRA-sim and its like."""
+"""A predicted step as Chakra traces, one ``.et`` file per rank shown, for ASTRA-sim and its like."""
 
 from __future__ import annotations
 

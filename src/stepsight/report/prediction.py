@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from stepsight.estimate import Source
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.breakdown import EXPOSED, HOST, IDLE, WAITING, Sensitivity
+from stepsight.prediction.breakdown import EXPOSED, HOST, IDLE, WAITING, Coverage, Sensitivity
 from stepsight.prediction.display import (
     Look,
     assumed,
@@ -386,7 +386,7 @@ def _memory(p: Prediction) -> Html | None:
 
 
 def _show_trust(p: Prediction, console: Console) -> None:
-    console.print(sources_sentence(p.coverage.share_by_source))
+    console.print(sources_sentence(p.coverage))
     if p.coverage.without_model:
         names = ", ".join(f"{u.kernel} in {u.op} ({time(u.time_us)})" for u in p.coverage.without_model[:4])
         more = len(p.coverage.without_model) - 4
@@ -400,9 +400,11 @@ def _show_trust(p: Prediction, console: Console) -> None:
 
 
 def _trust(p: Prediction) -> Html:
-    shares = p.coverage.share_by_source
-    known = [(s.label, shares[s.label]) for s in Source if s.label in shares]
-    parts = [Fragment(source_look(n).word, s, share(s), source_look(n).colour) for n, s in known]
+    parts = [
+        Fragment(f"{name}: {shown.word}", part, share(part), shown.colour)
+        for name, known in _by_source(p.coverage)
+        for shown, part in known
+    ]
     meaning = legend((f"{x.word} {x.shown}", x.colour) for x in parts)
     body: list[Html] = [bar(parts, name="device time by source"), meaning]
     if p.coverage.without_model:
@@ -413,7 +415,7 @@ def _trust(p: Prediction) -> Html:
         titles = ("kernel", "operator", "instead", "time per step")
         summary = tag("summary", f"{len(rows)} operations without a fitted model, longest first")
         body.append(tag("details", summary, table(titles, rows, left=("operator", "instead"))))
-    lead = sources_sentence(shares)
+    lead = sources_sentence(p.coverage)
     if p.notes:
         body += [tag("h3", "Notes"), notes(grouped_notes(p.notes))]
     return section("How far to trust it", *body, lead=f"{lead[:1].upper()}{lead[1:]}.")
@@ -462,9 +464,22 @@ def _as_one(notes: Sequence[str]) -> str:
     return f"{joined} ({len(notes)} similar notes)"
 
 
-def sources_sentence(shares: Mapping[str, float]) -> str:
-    """What the times of a prediction come from, best source first."""
-    order = [source.label for source in Source]
-    known = sorted(shares.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
-    parts = [f"{share(part)} from {source_look(name).word}" for name, part in known if part > 0]
-    return f"device time: {', '.join(parts)}" if parts else "no kernel ran, so nothing was estimated"
+def _by_source(coverage: Coverage) -> list[tuple[str, list[tuple[Look, float]]]]:
+    """Of kernels and of collectives, the shares of device time that are not zero, best source first."""
+    found = []
+    both = {"kernels": coverage.kernels_by_source, "collectives": coverage.communication_by_source}
+    for name, shares in both.items():
+        collective = name == "collectives"
+        known = [(source_look(s.label, collective=collective), shares.get(s.label, 0.0)) for s in Source]
+        if known := [(shown, part) for shown, part in known if part > 0]:
+            found.append((name, known))
+    return found
+
+
+def sources_sentence(coverage: Coverage) -> str:
+    """What the times of a prediction come from: kernels, then collectives, best source first."""
+    parts = [
+        f"{name} " + ", ".join(f"{share(part)} from {shown.word}" for shown, part in known)
+        for name, known in _by_source(coverage)
+    ]
+    return f"device time: {'; '.join(parts)}" if parts else "no kernel ran, so nothing was estimated"

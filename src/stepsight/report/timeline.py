@@ -20,9 +20,12 @@ from stepsight.program.job import Collective, Kernel
 from stepsight.report.perfetto import launches
 from stepsight.report.pieces import Html, asset, joined, legend, tag, text
 from stepsight.report.ranks import RankSet, most_telling
+from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.timeline import RankTimes, Timeline
 from stepsight.terminal import counted
 
+COLLECTIVE = "collective "
+"""Before the source of a collective: its words differ from a kernel's."""
 MOST_SETS = 12
 """Ranks that differ drawn below each other; more would not be read."""
 MOST_SLICES = 40_000
@@ -137,7 +140,8 @@ def _data(prediction: Prediction, drawn: Sequence[RankSet]) -> bytes:
             "kinds": words.numbered(),
             "strings": list(words.strings),
             "looks": {c: [look(c).word, look(c).colour] for c in _categories(prediction, drawn)},
-            "sources": {s.label: source_look(s.label).word for s in Source},
+            "sources": {s.label: source_look(s.label).word for s in Source}
+            | {COLLECTIVE + s.label: source_look(s.label, collective=True).word for s in Source},
         }
         encoded = msgspec.json.encode(shape)
         budget //= 2
@@ -160,7 +164,12 @@ def _tracks(timeline: Timeline, times: RankTimes, words: _Words) -> list[_Track]
     host = _track("host", times.op_start_us, times.op_end_us, kinds, none, none)
     slices = zip(made.items, times.lane.category, made.ops, made.sources, strict=True)
     launch_kinds = np.array(
-        [words.kind(item.label, c, _detail(item), op.name, source.label) for item, c, op, source in slices],
+        [
+            words.kind(
+                item.label, c, _detail(item), op.name, COLLECTIVE * (c == COMMUNICATION) + source.label
+            )
+            for item, c, op, source in slices
+        ],
         dtype=np.int64,
     )
     tracks = [host]
