@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stepsight import predict
 from stepsight.prediction.answer import Prediction
 from stepsight.report import timeline as page_timeline
 from stepsight.report.ranks import identical_ranks
@@ -77,3 +78,17 @@ def test_a_job_of_many_ranks_says_how_many_are_not_drawn(
     monkeypatch.setattr(page_timeline, "MOST_SETS", 2)
     place, _ = picture(waiting, identical_ranks(waiting.timeline))
     assert "1 rank not drawn" in place or "2 ranks not drawn" in place
+
+
+def test_the_stretch_that_is_left_out_is_marked() -> None:
+    model = {"kind": "transformer", "family": "gpt", "layers": 8, "hidden": 1024, "heads": 16, "vocab": 32000}
+    document = {**model, "sequence": 1024, "global_batch": 256, "parallel": {"pipeline": 8}}
+    found = predict({**document, "training": {"framework": "megatron"}}, "8xH100-SXM")
+    place, _ = picture(found, identical_ranks(found.timeline))
+    first = data(found)["ranks"][0]
+    begin, end, (words, *_) = first["skipped"]
+    assert first["window"][0] < begin < end < first["window"][1]
+    assert (
+        words == f"{found.timeline.micro_batches_left_out} micro-batches that repeat those before, left out"
+    )
+    assert "micro-batches that repeat those before; all figures hold them." in place

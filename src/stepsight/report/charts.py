@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 
 from stepsight.report.pieces import Fragment, Html, joined, legend, table, tag, text
 
-WIDTH, HEIGHT = 720.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 8.0, 46.0
+WIDTH, HEIGHT = 720.0, 310.0
+LEFT, RIGHT, TOP, BOTTOM = 104.0, 40.0, 8.0, 56.0
 TICKS = 5
 COLOURS = ("gemm", "communication", "embedding", "attention", "optimizer", "vector", "conv", "copy")
 
@@ -176,7 +176,7 @@ def _below(points: Sequence[Point], x: Axis, at: Callable[[float], float]) -> Ht
 
 def _tick_x(place: float, word: str) -> Html:
     return Html(
-        f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 18:.0f}" text-anchor="middle">{text(word)}</text>'
+        f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 24:.0f}" text-anchor="middle">{text(word)}</text>'
     )
 
 
@@ -201,7 +201,7 @@ def _svg(body: Sequence[Html], name: str, x: Axis, y: Axis) -> Html:
     middle = (LEFT + WIDTH - RIGHT) / 2
     titles = (
         f'<text x="{middle:.0f}" y="{HEIGHT - 4:.0f}" text-anchor="middle">{text(x.title)}</text>'
-        f'<text transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" '
+        f'<text transform="translate(20 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" '
         f'text-anchor="middle">{text(y.title)}</text>'
     )
     return Html(

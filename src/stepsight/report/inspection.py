@@ -168,23 +168,26 @@ def _by_rank(
     return Listing(title, ("rank", "", *(word for word, _ in figures)), rows, lead=lead)
 
 
-def _where(seen: Inspection) -> Listing:
-    def parts(r: RankView) -> Sequence[Part]:
-        waiting = min(r.waiting_us, r.exposed_communication_us)
-        return [
-            ("compute", max(r.busy_us - r.exposed_communication_us, 0.0), "compute"),
-            ("communication, exposed", r.exposed_communication_us - waiting, "communication"),
-            ("waiting for other ranks", waiting, "waiting"), ("idle", r.idle_us, "idle"),
-        ]  # fmt: skip
+def _split(r: RankView) -> list[Part]:
+    """A rank's step in four parts that add up to it."""
+    waiting = min(r.waiting_us, r.exposed_communication_us)
+    return [
+        ("compute", max(r.busy_us - r.exposed_communication_us, 0.0), "compute"),
+        ("communication, exposed", r.exposed_communication_us - waiting, "communication"),
+        ("waiting for other ranks", waiting, "waiting"), ("idle", r.idle_us, "idle"),
+    ]  # fmt: skip
 
+
+def _where(seen: Inspection) -> Listing:
     columns = (
-        ("step", lambda r: time(r.span_us)), ("busy", lambda r: time(r.busy_us)),
-        ("exposed", lambda r: time(r.exposed_communication_us)),
-        ("starts late", lambda r: time(r.start_late_us)),
+        ("step", lambda r: time(r.span_us)), ("compute", lambda r: time(_split(r)[0][1])),
+        ("exposed", lambda r: time(_split(r)[1][1])), ("waiting", lambda r: time(_split(r)[2][1])),
+        ("idle", lambda r: time(r.idle_us)),
+        ("starts late", lambda r: time(r.start_late_us) if r.start_late_us else ""),
     )  # fmt: skip
     lead = "The typical step of every rank on its GPU's timeline."
     longest = max((r.span_us for r in seen.ranks), default=0.0)
-    return _by_rank("where the step goes, by rank", seen.ranks, parts, columns, lead, longest)
+    return _by_rank("where the step goes, by rank", seen.ranks, _split, columns, lead, longest)
 
 
 def _idle(seen: Inspection) -> Listing:
@@ -211,8 +214,7 @@ def _overlap(seen: Inspection) -> Listing:
         return max(r.communication_us - r.exposed_communication_us, 0.0)
 
     def parts(r: RankView) -> Sequence[Part]:
-        exposed = r.exposed_communication_us
-        return [("overlapped with compute", hidden(r), "compute"), ("exposed", exposed, "communication")]
+        return [("overlapped with compute", hidden(r), "compute"), *_split(r)[1:3]]
 
     columns = (
         ("communication", lambda r: time(r.communication_us)),

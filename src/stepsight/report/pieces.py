@@ -9,6 +9,7 @@ shown on either.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -103,20 +104,59 @@ def legend(entries: Iterable[tuple[str, str]]) -> Html:
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, left: Sequence[str] = ()) -> Html:
     """A table that scrolls by itself where the screen is too narrow for it. The first column and those named
-    in ``left`` are words, those without a title bars, which get what room is left, all others numbers."""
-    classes = [
-        ' class="wide"' if not title else "" if i == 0 or title in left else ' class="num"'
-        for i, title in enumerate(titles)
-    ]
+    in ``left`` are words, those without a title bars, which get what room is left, all others numbers.
+    Columns that are empty in every row are left out. On a narrow screen the last column goes below, if it
+    holds sentences."""
+    listed = list(rows)
+    kept = filled(titles, listed)
+    last = kept[-1]
+    prose = titles[last] in left and len(kept) > 4 and _longest(listed, last) > LONG_CELL
+    kinds = {i: "wide" if not titles[i] else "" if i == 0 or titles[i] in left else "num" for i in kept}
+    kinds = {
+        i: "num long" if k == "num" and _longest(listed, i) > LONG_NUMBER else k for i, k in kinds.items()
+    }
+    if _longest(listed, 0) > LONG_NAME:
+        kinds[0] = "name"
+    if prose:
+        kinds[last] = "prose"
+    classes = [f' class="{kinds[i]}"' if kinds[i] else "" for i in kept]
     head = joined(
-        Html(f'<th scope="col"{c}>{text(title)}</th>') for c, title in zip(classes, titles, strict=True)
+        Html(f'<th scope="col"{c}>{text(titles[i])}</th>') for c, i in zip(classes, kept, strict=True)
     )
     body = joined(
-        tag("tr", *(Html(f"<td{c}>{text(value)}</td>") for c, value in zip(classes, row, strict=True)))
-        for row in rows
+        tag("tr", *(Html(f"<td{c}>{text(row[i])}</td>") for c, i in zip(classes, kept, strict=True)))
+        for row in listed
     )
-    whole = tag("table", tag("thead", tag("tr", head)), tag("tbody", body))
-    return tag("div", whole, classes="scroll")
+    whole_table = tag("table", tag("thead", tag("tr", head)), tag("tbody", body))
+    ways = {"bars": "wide" in kinds.values() and len(kept) > 4, "dense": len(kept) > 9, "below": prose}
+    names = " ".join(["scroll", *(name for name, holds in ways.items() if holds)])
+    return Html(f'<div class="{names}" style="--figures:{len(kept) - prose}">{whole_table}</div>')
+
+
+LONG_CELL, LONG_NAME, LONG_NUMBER = 24, 30, 9
+"""Characters beyond which a cell at the end of a row is a sentence, and names and figures may be broken."""
+
+
+def _longest(rows: Sequence[Sequence[object]], column: int) -> int:
+    cells = (row[column] for row in rows)
+    return max(
+        (len(cell) for cell in cells if isinstance(cell, str) and not isinstance(cell, Html)), default=0
+    )
+
+
+def filled(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> list[int]:
+    """The columns that say something in some row; the first always counts."""
+    return [
+        i
+        for i in range(len(titles))
+        if not i or not rows or any(len(row) > i and row[i] != "" for row in rows)
+    ]
+
+
+def whole(line: str) -> Html:
+    """Text that is never broken inside a word with a hyphen: a flag, a platform's name."""
+    words = re.split(r"(\S*-\S+)", line)
+    return joined(tag("span", word, classes="whole") if i % 2 else word for i, word in enumerate(words))
 
 
 def headline(us: float, of: str = "") -> Html:
@@ -142,10 +182,10 @@ def figures(entries: Iterable[tuple[str, str, str]]) -> Html:
 
 def notes(lines: Sequence[str], *, shown: int = 12) -> Html:
     """A list, the tail of it folded away."""
-    first = tag("ul", *(tag("li", line) for line in lines[:shown]), classes="notes")
+    first = tag("ul", *(tag("li", whole(line)) for line in lines[:shown]), classes="notes")
     if len(lines) <= shown:
         return first
-    rest = tag("ul", *(tag("li", line) for line in lines[shown:]), classes="notes")
+    rest = tag("ul", *(tag("li", whole(line)) for line in lines[shown:]), classes="notes")
     return joined([first, tag("details", tag("summary", f"{len(lines) - shown} more"), rest)])
 
 
@@ -163,7 +203,7 @@ def term(word: str, shown: str = "") -> Html:
 
 def warning(lead: object, lines: Sequence[str]) -> Html:
     """What a reader must not miss, with what to do about it."""
-    helps = tag("ul", *(tag("li", line) for line in lines)) if lines else ""
+    helps = tag("ul", *(tag("li", whole(line)) for line in lines)) if lines else ""
     return tag("div", tag("span", lead, classes="bad"), helps, classes="warning")
 
 
@@ -199,7 +239,7 @@ def _glossary() -> Html:
 def _made() -> Html:
     context = get_current_context(silent=True)
     command = context.meta.get(COMMAND_LINE, "") if context else ""
-    by = joined([" by ", tag("code", command)]) if command else ""
+    by = joined([" by ", tag("code", whole(command))]) if command else ""
     return tag("p", f"Made with stepsight {__version__} on {day()}", by, ".", classes="made")
 
 
@@ -301,9 +341,12 @@ class Listing:
 
     def printed(self) -> Table:
         """The table for the terminal."""
-        rows = [[_printed(cell) for cell in row] for row in self.rows]
+        kept = filled(self.columns, self.rows)
+        rows = [[_printed(row[i]) for i in kept if i < len(row)] for row in self.rows]
         left = (*self.left, "")
-        return terminal.listing(self.columns, rows, title=self.title, left=left, edge=self.edge)
+        return terminal.listing(
+            [self.columns[i] for i in kept], rows, title=self.title, left=left, edge=self.edge
+        )
 
     def html(self) -> Html:
         """The table for a page; what the colours of its bars mean stands below it."""
@@ -315,7 +358,7 @@ class Listing:
 
     def section(self) -> Html:
         """The part of a page that shows it."""
-        below = [tag("p", line) for line in self.below]
+        below = [tag("p", whole(line)) for line in self.below]
         return section(self.title[:1].upper() + self.title[1:], self.html(), *below, lead=self.lead)
 
 
@@ -348,7 +391,8 @@ class Report:
 
     def page(self) -> str:
         """The page of it."""
-        top = joined([tag("h1", self.title), *(tag("p", line, classes="verdict") for line in self.lines)])
+        lines = (tag("p", line[:1].upper() + line[1:], classes="verdict") for line in self.lines)
+        top = joined([tag("h1", whole(self.title)), *lines])
         return frame(self.title, top, [one.section() for one in self.listings if one.rows])
 
 

@@ -48,10 +48,11 @@ from stepsight.report.pieces import (
     term,
     text,
     warning,
+    whole,
 )
 from stepsight.report.ranks import identical_ranks, identical_summaries, rank_section
 from stepsight.report.timeline import picture
-from stepsight.tables.table import CACHED
+from stepsight.tables.table import CACHED, DEVICE
 from stepsight.terminal import counted
 
 MOST_RANKS_LISTED = 8
@@ -122,7 +123,7 @@ def whole_run_listing(found: WholeRun) -> Listing:
 
 def tables_listing(found: EmbeddingFigures) -> Listing:
     """The tables that take longest, hottest first."""
-    titles = ("table", "time", "lookups", "reuse", "traffic", "sent", "ranks", "where")
+    titles = ("table", "time", "lookups", "reuse", "traffic", "sent", "ranks", "sharding")
     rows = [
         (f.name, time(f.time_us), f"{f.lookups:,.0f}", f"{f.reuse:.1f}", size(f.memory_bytes),
          size(f.exchanged_bytes), str(f.ranks[0]) if len(f.ranks) == 1 else f"{len(f.ranks)} ranks", _tier(f))
@@ -131,20 +132,21 @@ def tables_listing(found: EmbeddingFigures) -> Listing:
     more = len(found.tables) - MOST_TABLES_LISTED
     if more > 0:
         rows.append(("…", "", "", "", "", "", "", f"and {more} more (see --json)"))
-    return Listing("tables, by lookup and update", titles, rows, ("where",))
+    return Listing("tables, by lookup and update", titles, rows, ("sharding",))
 
 
 def _tier(f: TableFigures) -> str:
-    """How a table is cut and where it lies, with its cache."""
+    """How a table is cut and, unless that is the GPU's memory, where it lies, with its cache."""
     cached = f", cache of {share(f.cache_share)} holds {share(f.hit_rate)}" if f.placement in CACHED else ""
-    return f"{f.kind.replace('_', '-')}, {f.placement}{cached}"
+    kind = f.kind.replace("_", "-")
+    return kind if f.placement == DEVICE else f"{kind}, {f.placement}{cached}"
 
 
 def embedding_sections(found: EmbeddingFigures) -> list[Html]:
     """Every table, hottest first, and what each rank looks up and sends; a click on a heading sorts."""
     titles = (
         "table", "time", "forward", "backward", "lookups", "distinct rows", "reuse", "from memory",
-        "through L2", "sent", "ranks", "where",
+        "through L2", "sent", "ranks", "sharding",
     )  # fmt: skip
     rows = [
         (f.name, time(f.time_us), time(f.forward_us), time(f.backward_us), f"{f.lookups:,.0f}",
@@ -152,7 +154,7 @@ def embedding_sections(found: EmbeddingFigures) -> list[Html]:
          size(f.exchanged_bytes), _listed(f.ranks), _tier(f))
         for f in found.tables[:MOST_TABLES]
     ]  # fmt: skip
-    listing = searchable("tables", table(titles, rows, left=("where",)), placeholder="find a table")
+    listing = searchable("tables", table(titles, rows, left=("sharding",)), placeholder="find a table")
     cut = f" The first {MOST_TABLES} of {len(found.tables):,}." if len(found.tables) > MOST_TABLES else ""
     lead = f"Each table by itself, hottest first: one batch, forward and backward.{cut}"
     made = [section("Tables", listing, lead=lead)]
@@ -216,8 +218,8 @@ def _top(p: Prediction) -> Html:
     step = tag(
         "div", headline(p.step_time_us), tag("div", _interval(p), classes="interval"), classes="headline"
     )
-    name = tag("h1", p.workload or "step", tag("span", " on ", classes="on"), p.platform)
-    assumption = tag("p", f"Assumed: {assumed(p)}.", classes="assumed")
+    name = tag("h1", p.workload or "step", tag("span", " on ", classes="on"), whole(p.platform))
+    assumption = tag("p", whole(f"Assumed: {assumed(p)}."), classes="assumed")
     return joined([name, _fits(p), step, assumption, tag("p", _verdict(p), classes="verdict"), _figures(p)])
 
 

@@ -33,6 +33,7 @@ from stepsight.report.pieces import (
     show_listing,
     table,
     tag,
+    whole,
 )
 from stepsight.terminal import counted
 
@@ -89,7 +90,9 @@ def _changes(c: Comparison) -> Listing:
 
 def _top(c: Comparison) -> Html:
     a, b = c.before, c.after
-    heading = tag("h1", "A: ", _name(a), tag("span", " compared with ", classes="on"), "B: ", _name(b))
+    heading = tag(
+        "h1", whole(f"A: {_name(a)}"), tag("span", " compared with ", classes="on"), whole(f"B: {_name(b)}")
+    )
     changed = differences(c)
     differs = table(("what differs", "A", "B"), changed, left=("A", "B")) if changed else ""
     number = tag("div", headline(b.step_time_us, " (B)"), classes="headline")
@@ -221,7 +224,7 @@ def lesson_report(lesson: Lesson) -> Report:
         (word, f"{f:.2f}", f"{f / math.exp(sigmas * s):.2f}–{f * math.exp(sigmas * s):.2f}")
         for word, f, s in lesson.moved
     ]
-    title = "takes this many times as long as predicted without runs"
+    title = "time of each part, as a multiple of its prediction without runs"
     below = [*(f"left out: {one}" for one in lesson.evidence.left_out), *(f"note: {n}" for n in lesson.notes)]
     if abs(math.log(memory)) > 0.01:
         below.append(f"memory: {memory:.2f} times the predicted peak")

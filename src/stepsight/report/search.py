@@ -29,6 +29,7 @@ from stepsight.report.pieces import (
     show_listing,
     table,
     tag,
+    whole,
 )
 from stepsight.terminal import UNBROKEN, counted
 from stepsight.tuning.answer import Answer, Neighbour, part_word, settings_text, why
@@ -330,13 +331,14 @@ Figure = Callable[[Row], float]
 BANDS = "Pale bands are 90 % intervals."
 EXPOSED_COLOURS = {
     "tensor": "comm-tensor", "shard": "comm-shard", "data": "comm-shard", "pipeline": "comm-pipeline",
+    "expert": "comm-expert", "context": "comm-context",
 }  # fmt: skip
-"""Exposed communication by axis of parallelism: shades of one colour."""
+"""Exposed communication by axis of parallelism: warm colours, and stripes of them."""
 
 COMPUTE, COMMUNICATION, BUBBLE, HOST_BOUND = "compute", "communication", "pipeline bubble", "host"
 LIMITS = 0.2
 """The share of a step from which something other than compute counts as what limits it."""
-LIMIT_COLOURS = {COMPUTE: "gemm", COMMUNICATION: "communication", BUBBLE: "copy", HOST_BOUND: "idle"}
+LIMIT_COLOURS = {COMPUTE: "gemm", COMMUNICATION: "communication", BUBBLE: "copy", HOST_BOUND: "total"}
 
 
 def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
@@ -346,7 +348,7 @@ def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
     among += f", framework {answer.framework}" if answer.framework else ""
     among += f"; {order(answer)}"
     title = f"{milliseconds(best.step_time_us)} ms per step: {settings_text(best.settings)}"
-    top = tag("div", tag("h1", title), tag("p", among))
+    top = tag("div", tag("h1", title), tag("p", whole(among)))
     return frame(
         f"stepsight tune: {answer.workload}",
         Html(top),
@@ -357,7 +359,7 @@ def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
                 "Time and memory", _front(answer),
                 lead="Every priced configuration; the dashed front joins those that no other beats in both.",
             ),
-            section("Commands", *(tag("p", tag("code", answer.predict_line(row))) for row in answer.top))
+            section("Commands", *(tag("p", tag("code", whole(answer.predict_line(r)))) for r in answer.top))
             if answer.workload != INLINE else Html(""),
             section("Flags", *(_flags(one) for one in written)) if written else Html(""),
         ],
@@ -423,7 +425,7 @@ def _point(row: Row) -> Point:
 def _flags(one: Flags) -> Html:
     lacks = tag("p", f"Not the same configuration: {one.lacks}.") if one.lacks else Html("")
     note = tag("p", one.note) if one.note else Html("")
-    text = tag("pre", one.text) if one.text else Html("")
+    text = tag("pre", whole(one.text)) if one.text else Html("")
     return tag("div", tag("h3", one.framework), lacks, note, text)
 
 

@@ -25,6 +25,7 @@ from stepsight.report.pieces import (
     show_listing,
     table,
     tag,
+    whole,
 )
 from stepsight.report.prediction import embedding_sections, tables_listing
 from stepsight.sharding.choice import Choice, PlanCandidate
@@ -106,7 +107,7 @@ def _top(choice: Choice) -> Html:
         verdict.append(f" {_hosted(choice)}.")
     if choice.level:
         verdict.append(f" {SAME_TIME_NOTE}")
-    heading = tag("h1", choice.workload, tag("span", " on ", classes="on"), choice.platform)
+    heading = tag("h1", choice.workload, tag("span", " on ", classes="on"), whole(choice.platform))
     entries = [
         ("tables", f"{choice.tables:,}", f"over {counted(choice.ranks, 'rank')}"),
         (

@@ -16,6 +16,7 @@ import numpy as np
 from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.display import look, size, source_look
+from stepsight.prediction.language import left_out as repeated_words
 from stepsight.program.job import Collective, Kernel
 from stepsight.report.perfetto import launches
 from stepsight.report.pieces import Html, asset, joined, legend, tag, text
@@ -102,9 +103,8 @@ def picture(prediction: Prediction, sets: Sequence[RankSet]) -> tuple[Html, Html
         f"<script>\n{asset('timeline.js')}</script>"
     )
     meaning = legend((look(c).word, look(c).colour) for c in _categories(prediction, drawn))
-    skipped = prediction.timeline.micro_batches_left_out
-    cut = f"{skipped:,} of the micro-batches repeat like those drawn and are left out; times are true."
-    above = [tag("p", words, classes="soft") for words, n in ((note, left_out), (cut, skipped)) if n]
+    cut = [f"{words[:1].upper()}{words[1:]}." for words in repeated_words(prediction.timeline)]
+    above = [tag("p", words, classes="soft") for words in ([note] if left_out else []) + cut]
     return joined([*above, place, meaning]), script
 
 
@@ -133,6 +133,7 @@ def _data(prediction: Prediction, drawn: Sequence[RankSet]) -> bytes:
                 {
                     "name": a.label,
                     "window": [times.window_us[0] - zero, times.window_us[1] - zero],
+                    "skipped": _skipped(timeline, times, zero),
                     "tracks": [_columns(track, first, tick) for track in each],
                 }
                 for (a, times), each in zip(ranks, merged, strict=True)
@@ -146,6 +147,15 @@ def _data(prediction: Prediction, drawn: Sequence[RankSet]) -> bytes:
         encoded = msgspec.json.encode(shape)
         budget //= 2
     return encoded
+
+
+def _skipped(timeline: Timeline, times: RankTimes, zero: float) -> list[Any] | None:
+    """The stretch that is not drawn: from when to when, and its label, long and short."""
+    if (once := times.repeated) is None:
+        return None
+    count, begin = f"{timeline.micro_batches_left_out:,} micro-batches", once.end_us - zero
+    labels = [f"{count} that repeat those before, left out", f"{count} left out", "left out"]
+    return [begin, begin + once.times * (once.end_us - once.begin_us), labels]
 
 
 def _categories(prediction: Prediction, drawn: Sequence[RankSet]) -> list[str]:

@@ -43,7 +43,7 @@
     const probe = document.body.appendChild(document.createElement("i"));
     const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
     colours = { page: style("--page"), raised: style("--raised"), line: style("--line"), ink: style("--ink"),
-      soft: style("--soft"), pink: style("--pink"), of: {}, inkOf: {} };
+      soft: style("--soft"), pink: style("--pink"), grey: style("--grey"), of: {}, inkOf: {} };
     for (const [category, look] of Object.entries(data.looks)) {
       probe.className = "c-" + look[1];
       probe.style.cssText = "background:var(--c);color:var(--c-ink)";
@@ -140,16 +140,31 @@
   }
 
   function aside(row, words, side) {
-    pen.fillStyle = colours.soft; pen.font = "12px system-ui, sans-serif"; pen.textAlign = side; pen.textBaseline = "middle";
-    pen.fillText(words, side === "left" ? gutter + 6 : width - 6, row.y + row.h / 2);
+    pen.font = LABEL; pen.textAlign = side; pen.textBaseline = "middle";
+    const room = pen.measureText(words).width + 8;
+    pen.fillStyle = colours.raised; pen.fillRect(side === "left" ? gutter + 2 : width - room - 2, row.y, room, row.h);
+    pen.fillStyle = colours.soft; pen.fillText(words, side === "left" ? gutter + 6 : width - 6, row.y + row.h / 2);
   }
 
-  function hatch(left, top, w, h) {
+  // Micro-batches that repeat those before: hatched, with their number where there is room for it.
+  function skipped(rank) {
+    const [from, to, words] = rank.skipped, left = Math.max(gutter, x(from)), w = Math.min(width, x(to)) - left;
+    const top = rank.top + NAME_HEIGHT - 3, h = rank.bottom - top;
+    hatch(left, top, w, h, colours.raised, colours.grey, 10);
+    pen.font = LABEL; pen.textAlign = "center"; pen.textBaseline = "middle";
+    const fits = words.find((line) => pen.measureText(line).width + 12 < w);
+    if (!fits) return;
+    const room = pen.measureText(fits).width + 12;
+    pen.fillStyle = colours.page; pen.fillRect(left + (w - room) / 2, top + h / 2 - 10, room, 20);
+    pen.fillStyle = colours.ink; pen.fillText(fits, left + w / 2, top + h / 2);
+  }
+
+  function hatch(left, top, w, h, ground = colours.pink, lines = colours.of.communication || colours.ink, apart = 6) {
     if (w < 1) return;
     pen.save(); pen.beginPath(); pen.rect(left, top, w, h); pen.clip();
-    pen.fillStyle = colours.pink; pen.fillRect(left, top, w, h);
-    pen.strokeStyle = colours.of.communication || colours.ink; pen.lineWidth = 1.5; pen.beginPath();
-    for (let d = -h; d < w + h; d += 6) { pen.moveTo(left + d, top + h); pen.lineTo(left + d + h, top); }
+    pen.fillStyle = ground; pen.fillRect(left, top, w, h);
+    pen.strokeStyle = lines; pen.lineWidth = 1.5; pen.beginPath();
+    for (let d = -h; d < w + h; d += apart) { pen.moveTo(left + d, top + h); pen.lineTo(left + d + h, top); }
     pen.stroke(); pen.restore();
   }
 
@@ -177,6 +192,7 @@
       if (right > left) pen.fillRect(left, rank.top + NAME_HEIGHT - 3, right - left, rank.bottom - rank.top - NAME_HEIGHT + 3);
     }
     ruler();
+    for (const rank of data.ranks) if (rank.skipped) skipped(rank);
     for (const row of rows) slices(row);
     pen.fillStyle = colours.page; pen.fillRect(0, RULER - 6, gutter, height);
     pen.textAlign = "left"; pen.textBaseline = "middle";
