@@ -56,3 +56,20 @@ def test_every_job_feels_them(tmp_path: Path) -> None:
 def test_what_has_no_effect_or_no_sense_is_refused(tmp_path: Path, learned: str) -> None:
     with pytest.raises(InputError, match="learned"):
         platform(tmp_path, learned)
+
+
+def test_factors_of_kernels_that_a_job_lacks_are_named(tmp_path: Path) -> None:
+    mine = platform(tmp_path, "embedding = 2.0\ngemm = 1.1")
+    model = {
+        "kind": "transformer",
+        "family": "llama",
+        "layers": 2,
+        "hidden": 512,
+        "heads": 8,
+        "vocab": 1024,
+        "sequence": 512,
+        "batch_per_rank": 1,
+    }
+    unused = [note for note in predict(model, mine).notes if note.startswith("learned embedding: no effect")]
+    assert len(unused) == 1
+    assert not [note for note in predict(DLRM, mine).notes if "no effect" in note]

@@ -231,6 +231,13 @@ def check_axes(site: SiteBandwidth | None, groups: Iterable[str], where: str) ->
     )  # fmt: skip
 
 
+def without_effect(learned: Learned, families: Iterable[str]) -> tuple[str, ...]:
+    """Notes on learned factors of kernels that a job lacks: one file of factors serves several jobs."""
+    here = {part_of(category(family)) for family in families}
+    absent = [p for p in learned.changed if p in {*PARTS.values(), "memory_bound"} - here]
+    return (f"learned {', '.join(absent)}: no effect, the job has no such kernels",) if absent else ()
+
+
 MEASURED_LINKS = ("nvlink_mesh", "nvswitch")
 
 

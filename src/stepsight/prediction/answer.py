@@ -12,7 +12,7 @@ import numpy as np
 
 from stepsight.documents import write_whole
 from stepsight.hardware.spec import GpuSpec, PlatformSpec
-from stepsight.platform.conditions import check_axes
+from stepsight.platform.conditions import NOTHING_LEARNED, check_axes, without_effect
 from stepsight.platform.load import Platform
 from stepsight.prediction import display
 from stepsight.prediction.breakdown import (
@@ -241,6 +241,8 @@ def explain(
     method = max(method_spread, platform.rehearsal_spread)
     sigma = np.sqrt(method**2 + sum(s.step_spread**2 for s in sensitive))
     factor = interval_factor or float(np.exp(INTERVAL_SIGMAS * sigma))
+    ops = timeline.priced.job.distinct_ops() if platform.learned is not NOTHING_LEARNED else []
+    unused = without_effect(platform.learned, {k.family for op in ops for k in op.kernels}) if ops else ()
     return Prediction(
         platform=platform.name,
         step_time_us=timeline.step_us,
@@ -252,6 +254,6 @@ def explain(
         sensitivity=sensitive,
         coverage=coverage(timeline),
         timeline=timeline,
-        notes=tuple(f"{name}: {note}" for name, note in timeline.priced.notes.items()),
+        notes=(*unused, *(f"{name}: {note}" for name, note in timeline.priced.notes.items())),
         spec=platform.spec,
     )

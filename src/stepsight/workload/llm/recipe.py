@@ -55,7 +55,7 @@ class Framework:
     training metrics that evaluate the loss from the logits once more in every micro-batch.
     ``gradients``: the type in which micro-batches are summed (fp32 or half). ``wgrad_accumulates``:
     the weight-gradient GEMM adds to the sum itself. ``host_waits``: the host waits for the device at every
-    message between stages; ``lockstep``: also around the embedding and the head. ``flat_reduce``: one buffer
+    message between stages. ``flat_reduce``: one buffer
     for all gradients instead of buckets. ``pads_whole_vocab``: the vocabulary is padded on one rank, too.
     ``overlaps_sums``: the sum of an input's gradient over the tensor group overlaps with the weight-gradient
     GEMM.
@@ -106,7 +106,6 @@ class Framework:
     gradients: str = "half"
     wgrad_accumulates: bool = False
     host_waits: bool = False
-    lockstep: bool = False
     overlaps_sums: bool = True
     separate_gate: bool = False
     keeps_gathered: bool = False
