@@ -63,6 +63,9 @@ def build(card: Card, sizes: Sizes) -> Built:
 
 
 def _library(name: str, card: Card) -> Any:
+    from stepsight.capturing.operators import define_vision_operators
+
+    define_vision_operators()  # timm and PEFT import torchvision
     try:
         return __import__(name)
     except ImportError:
