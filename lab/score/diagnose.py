@@ -21,9 +21,10 @@ from lab.score.frame import show
 from stepsight.errors import StepsightError
 from stepsight.platform.evidence import ATTENTION, EMBEDDING, GEMM, HOST, LINK, MEMORY_BOUND, NETWORK, PARTS
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.diagnosis import USUAL, Diagnosis, Examined, parse_figure
+from stepsight.prediction.diagnosis import USUAL, Diagnosis, Examined
 from stepsight.prediction.learn.regression import as_factors, part_covariance
 from stepsight.prediction.learn.response import AskedStep, JobFile, ask
+from stepsight.prediction.measured import parse_figure
 from stepsight.score import BLIND, Figure, Score
 
 TOPIC = "diagnose"

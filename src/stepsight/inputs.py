@@ -136,8 +136,10 @@ def csv_rows(text: str, where: str, delimiter: str = ",") -> list[list[str]]:
 
 
 def csv_records(text: str, where: str, required: Iterable[str]) -> list[tuple[int, Mapping[str, str]]]:
-    """Line number and fields by column name; every row has the header's columns."""
-    rows = csv_rows(text, where)
+    """Line number and fields by column name, separated by commas, else semicolons or tabs; every row has the
+    header's columns."""
+    first = text.partition("\n")[0]
+    rows = csv_rows(text, where, next((c for c in ",;\t" if c in first), ","))
     header = [name.strip() for name in rows[0]] if rows else []
     missing = [name for name in required if name not in header]
     if missing:

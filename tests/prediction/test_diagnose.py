@@ -11,7 +11,8 @@ import pytest
 from stepsight import diagnose, load_platform, predict
 from stepsight.errors import InputError
 from stepsight.platform.conditions import Learned
-from stepsight.prediction.diagnosis import FAST, SLOW, USUAL, longer_parts, parse_figure, parse_log
+from stepsight.prediction.diagnosis import FAST, SLOW, USUAL, longer_parts
+from stepsight.prediction.measured import parse_figure, parse_log
 
 DLRM, ON = "examples/dlrm.toml", "8xH100-SXM"
 
@@ -23,6 +24,8 @@ DLRM, ON = "examples/dlrm.toml", "8xH100-SXM"
         ("5,100 tokens/s/GPU", "tokens_per_s_per_gpu", 5100.0), ("38% MFU", "mfu", 0.38),
         ("210 TFLOP/s", "tflops_per_gpu", 210.0), ("3100 samples/s", "samples_per_s", 3100.0),
         ("2500 images/s/GPU", "samples_per_s_per_gpu", 2500.0), ("210 TFLOP/s/GPU", "tflops_per_gpu", 210.0),
+        ("2.5 it/s", "time", 4e5), ("2.5 s/it", "time", 2.5e6), ("0.05 minutes", "time", 3e6),
+        ("mfu 0.3", "mfu", 0.3), ("tgs 4,100", "tokens_per_s_per_gpu", 4100.0), ("150% MFU", "mfu", 1.5),
     ],
 )  # fmt: skip
 def test_a_figure_has_a_unit(text: str, kind: str, value: float) -> None:
@@ -38,6 +41,9 @@ def test_a_figure_has_a_unit(text: str, kind: str, value: float) -> None:
         ("loss 2.1 step_time: 0.812", "time", 812e3),
         ("train: 3.2it/s loss=2", "time", 1e6 / 3.2),
         ("epoch 3: 2500 images/s/gpu", "samples_per_s_per_gpu", 2500.0),
+        ("loss 2.1, 1.25s/it", "time", 1.25e6), ("0.3 MFU", "mfu", 0.3),
+        ("tgs (tokens/gpu/second)=4100", "tokens_per_s_per_gpu", 4100.0),
+        ("mfu: 0.8%", "mfu", 0.008), ("41% MFU", "mfu", 0.41),
     ],
 )  # fmt: skip
 def test_a_log_line_states_a_figure(line: str, kind: str, value: float) -> None:
@@ -49,6 +55,12 @@ def test_a_log_line_states_a_figure(line: str, kind: str, value: float) -> None:
 def test_what_is_no_figure_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_figure(text)
+
+
+@pytest.mark.parametrize("text", ["150% MFU", "8.33ms", "3000k tokens/s", "410k tokens/s/gpu"])
+def test_what_no_hardware_reaches_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="faster than the hardware's peak allows"):
+        diagnose("llama3-8b", ON, text)
 
 
 def test_a_step_as_predicted_has_no_fault() -> None:

@@ -185,8 +185,10 @@ def test_a_run_that_was_learned_from_is_predicted_as_the_lesson_says(tmp_path: P
 
 def test_runs_of_another_machine_are_doubted(runs: Path) -> None:
     assert not any("check that" in note for note in learn(runs, PLATFORM).notes)
-    other = "2x8xA100-SXM4-80G"
+    other = "2x8xB200"
     assert f"check that {other} is the" in learn(runs, other).notes[0]
+    with pytest.raises(InputError, match="faster than the hardware's peak allows"):
+        learn(runs, "2x8xA100-SXM4-80G")
 
 
 def test_a_bad_job_of_a_learned_file_is_named(runs: Path, tmp_path: Path) -> None:
@@ -254,6 +256,9 @@ def test_each_run_is_predicted_from_the_others(runs: Path) -> None:
         ("workload,step_ms\nllama3-8b,\n", "no measured figure"),
         ("workload,step_ms\nllama9,5\n", "line 2"),
         ("workload,step_ms,parallel.tensr\nllama3-8b,5,2\n", "tensr"),
+        ("workload,step_s\nllama3-8b,0.00833\n", "line 2: step_s: is faster than the hardware's peak allows"),
+        ("workload,step_time\nllama3-8b,950\n", "line 2: step_time: is '950'; write 950 ms"),
+        ("workload,mfu\nllama3-8b,150%\n", "line 2: mfu"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, text: str, problem: str) -> None:
@@ -262,6 +267,29 @@ def test_a_bad_row_is_named(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(InputError) as error:
         learn(path, PLATFORM)
     assert problem in str(error.value)
+
+
+def test_files_of_spreadsheets_are_read(tmp_path: Path) -> None:
+    """Semicolons, columns in any case, figures with units."""
+    path = tmp_path / "runs.csv"
+    path.write_text("Model;TP;Step_Time;MFU\nllama3-8b;2;1.3 s;\nllama3-8b;2;;33%\n")
+    first, second = learn(path, PLATFORM).rows
+    assert first.measured_us == 1.3e6
+    assert second.measured_us == pytest.approx(second.before_us * predict_mfu() / 0.33, rel=0.01)
+
+
+def predict_mfu() -> float:
+    return predict(load_any("llama3-8b", ["tp=2"]), PLATFORM).throughput.mfu or 0.0
+
+
+def test_a_fast_run_is_predicted_within_the_peak(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("workload,training.recipe,mfu\n" + "llama3-8b,torchtitan-2025,96%\n" * 3)
+    lesson = learn(path, PLATFORM)
+    (tmp_path / "mine.toml").write_text(lesson.text("mine"))
+    job = load_any("llama3-8b", ["training.recipe=torchtitan-2025"])
+    found = predict(job, tmp_path / "mine.toml").step_time_us
+    assert lesson.rows[0].after_us == pytest.approx(found, rel=1e-3)
 
 
 @pytest.mark.parametrize("column", ["tokens_per_s", "mfu", "tflops_per_gpu", "samples_per_s"])

@@ -18,17 +18,18 @@ from stepsight.inputs import csv_records, number, read_text
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.learn.regression import Observed
 from stepsight.prediction.learn.response import AskedStep, ask, load_any
-from stepsight.prediction.throughput import Throughput
+from stepsight.prediction.measured import Figure, check_peak, measured_us, parse_figure, share_of_peak
 from stepsight.records import closest, nearest
 from stepsight.workload.files import Workload, with_recipe
 from stepsight.workload.llm.workload import LanguageWorkload
 
 WORKLOAD, NAME, MEMORY = ("workload", "model"), ("name", "run"), "memory_gb"
 TIMES = {"step_us": 1.0, "step_ms": 1e3, "step_s": 1e6}
+STEP = "step_time"
 RATES = (
     "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "samples_per_s_per_gpu", "tflops_per_gpu", "mfu",
 )  # fmt: skip
-MEASURED = (*TIMES, *RATES)
+MEASURED = (*TIMES, STEP, *RATES)
 PLATFORM = "platform."
 LEAST = 1e-9
 EXAMPLE = "workload,parallel.tensor,step_ms\nllama3-8b,2,812"
@@ -43,15 +44,17 @@ class Run:
     observed: Observed
     measured_bytes: float | None = None
     stacks: Stacks | None = None
+    job: Workload | CapturedStep | None = None
+    on: Platform | None = None
 
     @classmethod
     def of(
         cls, name: str, asked: AskedStep, measured_us: float, measured_bytes: float | None = None,
-        stacks: Stacks | None = None,
+        stacks: Stacks | None = None, job: Workload | CapturedStep | None = None, on: Platform | None = None,
     ) -> Run:  # fmt: skip
         """Ask the job everything that learning needs."""
         observed = Observed.of(asked.response, measured_us, asked.spread, asked.machine, name)
-        return cls(asked, observed, measured_bytes, stacks)
+        return cls(asked, observed, measured_bytes, stacks, job, on)
 
     def asked_in(self, recipe: str) -> AskedStep | None:
         """The job in another stack; as it is where the row names its own, None where the stack has no such
@@ -100,7 +103,10 @@ class Stacks:
 
 def read_runs(path: str | Path, platform: str | Path, overrides: tuple[str, ...] = ()) -> list[Run]:
     """Every row of the file, priced on the platform; a row that cannot be read names its line."""
-    rows = csv_records(read_text(path), str(path), ())
+    rows = [
+        (line, {column.lower(): cell for column, cell in cells.items()})
+        for line, cells in csv_records(read_text(path), str(path), ())
+    ]
     if not rows:
         raise InputError(str(path), "holds no runs", f"write a row each, such as\n{EXAMPLE}")
     _check_columns(rows[0][1], str(path))
@@ -142,7 +148,9 @@ def _run(cells: Mapping[str, str], base: Path, where: str, on: Callable[[tuple[s
         raise InputError(where, str(error), "correct the row, or leave it out") from None
     label = next((cells[c] for c in NAME if cells.get(c)), "") or _label(named, fields)
     memory = 1e9 * _positive(cells, MEMORY, where) if cells.get(MEMORY) else None
-    return Run.of(label, step, _measured_us(cells, step, where), memory, Stacks.of(job, platform))
+    return Run.of(
+        label, step, _measured_us(cells, step, where), memory, Stacks.of(job, platform), job, platform
+    )
 
 
 def _label(named: str, fields: Mapping[str, str]) -> str:
@@ -155,22 +163,30 @@ def _measured_us(cells: Mapping[str, str], step: AskedStep, where: str) -> float
     given = [c for c in MEASURED if cells.get(c)]
     if not given:
         raise InputError(where, "has no measured figure", f"fill one of {', '.join(MEASURED)}")
-    value = _positive(cells, given[0], where)
-    if given[0] in TIMES:
-        return value * TIMES[given[0]]
-    return measured_us(given[0], value, step.rates, step.step_us, f"{where}: {given[0]}")
+    at = f"{where}: {given[0]}"
+    figure = _figure(cells[given[0]], given[0], at)
+    us = figure.value
+    if figure.kind != "time":
+        us = measured_us(figure.kind, us, step.rates, step.step_us, at)
+    check_peak(us, step.rates, step.step_us, at, figure.kind)
+    return us
 
 
-def measured_us(rate: str, value: float, rates: Throughput, step_us: float, where: str) -> float:
-    """The step time at which a job of these rates reaches a measured one."""
-    if rate == "mfu" and value > 1.0:
-        value /= 100.0
-    predicted = getattr(rates, rate)
-    if not predicted:
-        raise InputError(where, "the job has no such rate", "give step_ms")
-    if rate == "mfu" and value >= 1.0:
-        raise InputError(where, f"is {value:g}", "a share of the peak below 1, or a percentage")
-    return step_us * float(predicted) / value
+def _figure(text: str, column: str, where: str) -> Figure:
+    """A plain number in the unit of its column; a time or MFU with a unit of its own."""
+    kind = "mfu" if column == "mfu" else "time" if column in (*TIMES, STEP) else ""
+    if kind and (column == STEP or text[-1].isalpha() or text[-1] == "%"):
+        try:
+            figure = parse_figure(text)
+        except InputError:
+            figure = None
+        if figure is None or figure.kind != kind:
+            raise InputError(where, f"is {text!r}", "write 33 %" if kind == "mfu" else "write 950 ms")
+        return figure
+    value = number(text, where, least=LEAST, fix="correct the cell")
+    if column in TIMES:
+        return Figure("time", value * TIMES[column], text)
+    return Figure(column, share_of_peak(value) if column == "mfu" else value, text)
 
 
 def _positive(cells: Mapping[str, str], column: str, where: str) -> float:
