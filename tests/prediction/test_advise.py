@@ -59,6 +59,27 @@ def test_adapters_are_the_last_resort_of_a_job_that_fits_in_no_other_way() -> No
     assert "low-rank adapters only" in found.changes[0].alters
 
 
+def test_a_long_sequence_is_cut_over_the_gpus_of_a_node() -> None:
+    found = advise("llama3-8b", "8xH100-SXM", assignments=["sequence=131072"])
+    assert not found.fits and 0 < len(found.changes) <= 3
+    assert all(one.fits and "parallel" in one.name and not one.alters for one in found.changes)
+
+
+def test_tables_that_fill_a_gpu_are_put_on_more() -> None:
+    found = advise("examples/dlrm_mlperf.toml", "8xA100-SXM4-40G")
+    assert {"--set parallel.ranks=4", "--set parallel.ranks=8"} <= {one.set_line for one in found.changes}
+    (note,) = advise("examples/dlrm_mlperf.toml", "1xA100-SXM4-40G").notes
+    assert note.startswith("more GPUs: -p 4xA100-SXM4-40G --set parallel.ranks=4  (")
+
+
+@pytest.mark.parametrize("platform", ["8xH100-SXM", "2x8xH100-SXM-200G"])
+def test_a_model_that_fits_in_no_way_gets_the_gpus_on_which_it_does(platform: str) -> None:
+    found = advise("llama3.1-405b", platform)
+    assert found.notes[0].startswith(f"more GPUs: -p {found.more_gpus}  (")
+    assert predict("llama3.1-405b", found.more_gpus).fits
+    assert found.more_gpus.endswith("-200G") is platform.endswith("-200G")
+
+
 def test_nothing_that_the_job_does_already_is_advised() -> None:
     found = advise(BERT, ON, assignments=["training.precision=bf16", "training.attention=flash"])
     names = {one.name for one in found.changes}

@@ -122,3 +122,10 @@ def test_parts_of_a_trace_that_are_longer_come_by_how_much(monkeypatch: pytest.M
 
     monkeypatch.setattr("stepsight.prediction.traced.predict.predict_trace", predicted)
     assert longer_parts([Path("trace")], load_platform(ON)) == (("vector", 3.0), ("gemm", 1.0))
+
+
+def test_a_measurement_that_would_not_fit_is_not_proposed() -> None:
+    """On one GPU the tables would take 97 of 82 GB."""
+    found = diagnose("examples/dlrm_nvidia_large.toml", "8xH100-SXM", "9ms")
+    assert found.suspects
+    assert found.tell_apart is None or "parallel.ranks=1" not in found.tell_apart.assignments

@@ -183,16 +183,19 @@ def with_remedies(
     from stepsight.prediction.advice import advise
     from stepsight.prediction.display import change, size, time
 
+    found = advise(workload, platform, assignments=assignments)
     tried = [
         f"{one.set_line or one.code}  ({f'{time(one.step_us)} per step, ' if one.set_line else ''}"
         f"{change(one.gain, 1)} samples/s, {size(one.memory_bytes or 0.0)}{_doubt(p, one.memory_bytes)})"
-        for one in advise(workload, platform, assignments=assignments).changes
+        for one in found.changes
         if one.fits
-    ]
-    tried = tried[:MOST_REMEDIES] or list(p.what_would_help)
+    ][:MOST_REMEDIES]
+    if found.more_gpus or not tried:
+        tried += found.notes or p.what_would_help
     if p.language is not None and len(tried) < MOST_REMEDIES:
         sets = "".join(f" --set {shlex.quote(one)}" for one in assignments)
-        tried.append(f"or search all layouts: stepsight tune {workload} -p {p.platform}{sets}")
+        on = found.more_gpus or p.platform
+        tried.append(f"search all layouts: stepsight tune {workload} -p {on}{sets}")
     return replace(p, remedies=tuple(tried))
 
 

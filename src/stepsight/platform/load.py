@@ -218,6 +218,22 @@ def _trays(spec: PlatformSpec) -> tuple[str, ...]:
     )
 
 
+def with_gpus(platform: Platform, gpus: int) -> Platform | None:
+    """A platform of the catalogue with this many GPUs, in nodes as it has them or of eight; None where it is
+    a user's own or its figures were changed."""
+    spec = platform.spec
+    if platform.folder or platform.evidence or not _NAME.fullmatch(spec.name):
+        return None
+    per_node = spec.gpus_per_node if spec.nodes > 1 else max(spec.gpus_per_node, min(gpus, USUAL_NODE))
+    nodes, rest = divmod(gpus, per_node)
+    try:
+        if rest or _named(spec.name) != spec:
+            return None
+    except InputError:  # a name in a user's file
+        return None
+    return load_platform(f"{f'{nodes}x' if nodes > 1 else ''}{per_node}x{_board(spec)}")
+
+
 def load_platform(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Platform:
     """The platform of that name, or the one described at that path.
 

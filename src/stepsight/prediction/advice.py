@@ -12,7 +12,7 @@ from typing import Any
 
 from stepsight.capturing.step import CapturedStep
 from stepsight.errors import StepsightError
-from stepsight.platform.load import Platform, load_platform
+from stepsight.platform.load import Platform, load_platform, with_gpus
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.changes import (
     ADAPTERS,
@@ -20,14 +20,17 @@ from stepsight.prediction.changes import (
     Change,
     Rewrite,
     changes_of,
+    groups_with_room,
     rewrites_of,
     smaller_batches,
+    tables_with_room,
 )
+from stepsight.prediction.display import size, time
 from stepsight.prediction.learn.response import AskedStep, JobFile, ask
 from stepsight.prediction.memory import fits, largest_batch
 from stepsight.prediction.predict import predict, predict_captured
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import Workload
+from stepsight.workload.files import Workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload
 
 LEAST_GAIN = 0.005
@@ -35,6 +38,8 @@ LEAST_GAIN = 0.005
 SAME = 1e-4
 MOST_PAIRED, FEWEST_REMEDIES = 8, 3
 """Changes that save most memory, of which pairs are tried where few single ones make a job fit."""
+MOST_DOUBLINGS = 10
+"""Of the number of GPUs, until a job fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,14 @@ class Advice:
 @dataclass(frozen=True, slots=True, repr=False)
 class Advised:
     """The job as it is, and changes in order: by gain, or, where it does not fit, those that make it fit by
-    how little time they lose. ``tried`` counts all changes that were simulated."""
+    how little time they lose. ``tried`` counts all changes that were simulated; ``more_gpus`` is the platform
+    with more GPUs on which the job fits as it is."""
 
     prediction: Prediction
     changes: tuple[Advice, ...]
     tried: int
     notes: tuple[str, ...] = ()
+    more_gpus: str = ""
 
     def __repr__(self) -> str:
         return f"<Advised {self.prediction.workload}: {len(self.changes)} of {self.tried} changes gain>"
@@ -118,17 +125,58 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
         tried = _tried(job, on, before, changes, batch)
         return [(change, after, _advice(change, after, before, p, on)) for change, after in tried]
 
-    found = advised(chain(changes_of(base, on.spec.gpu), _smaller_batch(base, p)))
+    found = advised(chain(changes_of(base, on.spec.gpu), _with_room(base, p, on)))
     if p.fits is not False:
         return Advised(p, _best([one for *_, one in found]), len(found))
     room = [one for *_, one in found if one.fits]
     if len(room) < FEWEST_REMEDIES:
         saving = [(c, after) for c, after, one in found if not one.fits and (one.saved_bytes or 0.0) > 0]
         room += [one for *_, one in advised(_pairs(saving)) if one.fits]
+    more = None
     if not room and isinstance(base, LanguageWorkload):
-        room = [one for *_, one in advised(_with_adapters(on.spec.ranks)) if one.fits]
-    notes = () if room else p.what_would_help
-    return Advised(p, tuple(sorted(room, key=lambda one: -one.gain)), len(found), tuple(notes))
+        groups = groups_with_room(on.spec.ranks, on.spec.gpus_per_node)
+        held = (one for one in groups if _held(job, on, (*one.assignments, *batch)))
+        room = [one for *_, one in advised(islice(held, FEWEST_REMEDIES)) if one.fits]
+    if not room:
+        more = _more_gpus(job, on)
+        if isinstance(base, LanguageWorkload):
+            room = [one for *_, one in advised(_with_adapters(on.spec.ranks)) if one.fits]
+    notes = (_of_more(job, *more),) if more else () if room else p.what_would_help
+    changes = tuple(sorted(room, key=lambda one: -one.gain))
+    return Advised(p, changes, len(found), tuple(notes), more[1].name if more else "")
+
+
+def _held(job: JobFile, on: Platform, lines: Sequence[str] = ()) -> bool:
+    """Whether the job, with these settings, fits there; without its time."""
+    try:
+        given = (job.changed(*lines) if lines else job).load()
+        if isinstance(given, CapturedStep):
+            return False
+        found = resolve(given, on.spec.ranks, on.spec.gpu, on.spec.gpus_per_node)
+        on.with_ranks(found.ranks)
+        return fits(on.learned.memory * found.memory().peak_bytes, on.spec.gpu.usable_bytes)
+    except StepsightError:
+        return False
+
+
+def _more_gpus(job: JobFile, on: Platform) -> tuple[JobFile, Platform] | None:
+    """The job on the fewest GPUs, doubled each time, on which it fits; tables over all of them."""
+    given = job.load()
+    stated = isinstance(given, DlrmWorkload) and given.open_ranks is None
+    for i in range(1, MOST_DOUBLINGS + 1):
+        gpus = on.spec.ranks << i
+        larger = with_gpus(on, gpus)
+        lines = (f"parallel.ranks={gpus}",) if stated else ()
+        if larger is not None and _held(job, larger, lines):
+            return job.changed(*lines) if lines else job, larger
+    return None
+
+
+def _of_more(job: JobFile, changed: JobFile, on: Platform) -> str:
+    after = ask(changed.load(), on)
+    sets = "".join(f" --set {one}" for one in changed.assignments[len(job.assignments) :])
+    memory = size(after.memory_bytes or 0.0)
+    return f"more GPUs: -p {on.name}{sets}  ({time(after.step_us)} per step, {memory})"
 
 
 def _default_batch(base: Workload, p: Prediction) -> tuple[str, ...]:
@@ -140,10 +188,12 @@ def _default_batch(base: Workload, p: Prediction) -> tuple[str, ...]:
     return (f"global_batch={round(p.setup.samples or 0)}",)
 
 
-def _smaller_batch(base: Workload, p: Prediction) -> Iterator[Change]:
-    """The largest batch whose activations fit, where the job does not."""
+def _with_room(base: Workload, p: Prediction, on: Platform) -> Iterator[Change]:
+    """The largest batch whose activations fit, where the job does not; tables over more GPUs."""
     if p.memory is None or p.memory.fits or p.setup is None:
         return
+    if isinstance(base, DlrmWorkload):
+        yield from tables_with_room(base, on.spec.ranks)
     most = largest_batch(p.memory, p.setup)
     most -= most % 8 if most > 8 else 0
     if most < 1 or isinstance(base, LanguageWorkload):

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from stepsight.capturing.request import CUDNN_9, older
 from stepsight.capturing.step import CapturedStep
@@ -125,6 +126,28 @@ def _dlrm(job: DlrmWorkload) -> Iterator[Change]:
     yield Change("twice the batch", (f"batch={2 * batch}",), "batch size", BATCH)
     for name in (one for one in SHARDERS if one != "random"):
         yield Change(f"tables placed by {name}", (f"parallel.sharding={name}",), "stepsight shard --torchrec")
+
+
+def tables_with_room(job: DlrmWorkload, gpus: int) -> Iterator[Change]:
+    """Tables over more of the platform's GPUs, or in half precision."""
+    more = (job.ranks << i for i in range(1, gpus.bit_length()) if job.ranks << i <= gpus)
+    for ranks in more:
+        yield Change(f"tables over {ranks} ranks", (f"parallel.ranks={ranks}",), "more processes")
+    half = "EmbeddingConfig(data_type=FP16)"
+    yield Change("tables in fp16", ("tables.dtype=fp16",), half, "numerics: rows of tables")
+
+
+def groups_with_room(ranks: int, per_node: int) -> Iterator[Change]:
+    """Sequences and layers cut over the GPUs of a node, with what saves most memory, small groups first."""
+    sizes = [1 << i for i in range(per_node.bit_length()) if ranks % (1 << i) == 0]
+    for context, tensor in sorted(product(sizes, sizes), key=lambda pair: (pair[0] * pair[1], pair)):
+        if 1 < context * tensor <= ranks:
+            parts = {"context": context, "tensor": tensor}
+            used = {name: size for name, size in parts.items() if size > 1}
+            lines = tuple(f"parallel.{name}={size}" for name, size in used.items())
+            name = " and ".join(f"{name} parallel {size}" for name, size in used.items())
+            more = ("parallel.zero=3", "training.recompute=full")
+            yield Change(f"{name}, sharded, full recomputation", (*lines, *more), "parallel sizes")
 
 
 def _language(job: LanguageWorkload) -> Iterator[Change]:

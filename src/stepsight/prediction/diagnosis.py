@@ -17,6 +17,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.learn.response import AskedStep, JobFile, ask, interval_spread
 from stepsight.prediction.measured import PER_GPU, Figure, check_peak, parse_figure, parse_log
+from stepsight.prediction.memory import fits
 from stepsight.prediction.predict import predict
 from stepsight.prediction.suspects import DATA_LOADER, FASTER_THAN_NOISE, Suspect, suspects
 from stepsight.workload.files import Workload
@@ -258,7 +259,7 @@ def _waited(first: _Observation, data_us: float, whole_us: float, likeliest: flo
 
 
 def _tell_apart(examined: Examined, found: Sequence[Explanation]) -> Variant | None:
-    """The variant of the job on which the likely suspects differ most from each other."""
+    """The variant of the job, among those that fit, on which the likely suspects differ most."""
     likely = [one for one in found if one.probability > UNLIKELY]
     job = examined.job.load()
     if len(likely) < 2 or isinstance(job, CapturedStep):
@@ -269,6 +270,9 @@ def _tell_apart(examined: Examined, found: Sequence[Explanation]) -> Variant | N
         try:
             asked, its = examined.variant(*more)
         except StepsightError:
+            continue
+        held = examined.on.learned.memory * (asked.memory_bytes or 0.0)
+        if not fits(held, examined.on.spec.gpu.usable_bytes):
             continue
         steps = [its[s.name].at(s.severity) if s.name in its else asked.step_us for s in likely]
         logs = np.log(np.array(steps))
