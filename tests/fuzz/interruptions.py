@@ -55,6 +55,8 @@ class Command:
     needs: str = ""
     again: bool = True
     journal: str = ""
+    gone_s: float = GONE_S
+    """Ray's own processes notice late that they were left alone."""
 
 
 def _trials(folder: Path) -> None:
@@ -112,7 +114,7 @@ COMMANDS = (
             ("page.html", "timeline.json"), seconds=4.0, again=False),
     Command("tune", _tune, ("rows.csv",), _trials, seconds=6.0, journal="trials.jsonl"),
     Command("tune --ray", _tune_on_ray, ("rows.csv",), _trials, seconds=25.0, needs="ray",
-            journal="trials.jsonl"),
+            journal="trials.jsonl", gone_s=180.0),
     Command("sweep", _sweep, ("rows.csv",), _trials, seconds=6.0, journal="trials.jsonl"),
     Command("shard", _shard, ("plan.json",), seconds=8.0),
     Command("capture", _capture, ("step.json",), seconds=12.0, needs="torch"),
@@ -142,7 +144,7 @@ def interrupt(command: Command, seed: int, folder: Path) -> str:
         assert "Traceback" not in said, f"{command.name}, {how} after {after_s:.2f} s: {said[-2000:]}"
     command.check(folder)
     if command.again:
-        code, said = _run(command.arguments(folder), None)
+        code, said = _run(command, folder, None)
         assert code == 0, f"{command.name} does not go on after {how}: {said[-2000:]}"
     return f"{how}: exit code {ended}"
 
@@ -177,10 +179,10 @@ def _start(arguments: Sequence[str], limit: int | None) -> subprocess.Popen[byte
     )  # fmt: skip
 
 
-def _run(arguments: Sequence[str], limit: int | None) -> tuple[int, str]:
-    process = _start(arguments, limit)
+def _run(command: Command, folder: Path, limit: int | None) -> tuple[int, str]:
+    process = _start(command.arguments(folder), limit)
     said = process.communicate(timeout=LONGEST_S)[1].decode(errors="replace")
-    _nobody_left(process.pid)
+    _nobody_left(process.pid, command.gone_s)
     return process.returncode, said
 
 
@@ -189,7 +191,7 @@ def _disturbed(
 ) -> tuple[int, str]:
     """Run and disturb it after a while, or once its journal has this many ``lines``."""
     if limit is not None:
-        return _run(command.arguments(folder), limit)
+        return _run(command, folder, limit)
     process = _start(command.arguments(folder), None)
     journal, deadline = folder / command.journal, time.monotonic() + LONGEST_S
     while lines and process.poll() is None and time.monotonic() < deadline:
@@ -202,13 +204,13 @@ def _disturbed(
     except subprocess.TimeoutExpired:
         process.send_signal(getattr(signal, how))
         said = process.communicate(timeout=LONGEST_S)[1]
-    _nobody_left(process.pid)
+    _nobody_left(process.pid, command.gone_s)
     return process.returncode, said.decode(errors="replace")
 
 
-def _nobody_left(session: int) -> None:
+def _nobody_left(session: int, gone_s: float) -> None:
     """Every process of the session is gone soon after the command."""
-    deadline = time.monotonic() + GONE_S
+    deadline = time.monotonic() + gone_s
     while left := _members(session):
         assert time.monotonic() < deadline, f"processes left: {left}"
         time.sleep(0.1)

@@ -225,7 +225,8 @@ def reading_scores(folder: Path) -> list[Score]:
 
 def waiting_correlation(run: TraceRun, replay: Timeline) -> tuple[float, float]:
     """Correlation, over ranks and over calls, of the waiting inside collectives with the trace's."""
-    seen, made = collective_waiting(run, typical_step(run)), _simulated_waiting(replay, run)
+    seen = [[us for _, us in of_rank] for of_rank in collective_waiting(run, typical_step(run))]
+    made = _simulated_waiting(replay, run)
     by_rank = _correlation([sum(w) for w in seen], [sum(w) for w in made])
     return by_rank, _correlation([x for w in seen for x in w], [x for w in made for x in w])
 

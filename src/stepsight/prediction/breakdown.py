@@ -34,7 +34,7 @@ ROUNDING_US = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One rank's step. ``gpu_active_us`` is the union over its streams.
+    """The job's step on one rank. ``gpu_active_us`` is the union over its streams.
 
     ``exposed_communication_us`` is communication not covered by compute, from when its last rank has
     arrived; ``rank_wait_us`` the time until then; ``idle_us`` is when no stream had anything to do: the host
@@ -59,7 +59,7 @@ def summarise(timeline: Timeline) -> tuple[tuple[RankSummary, ...], dict[str, fl
     timeline = replace(timeline, times=tuple(_rank_after_rank(times) for times in timeline.times))
     for ranks in _identical(timeline):
         times = timeline.rank(ranks[0])
-        summary, parts = _summary(times)
+        summary, parts = _summary(times, timeline.step_us)
         for rank in ranks:
             summaries[rank] = replace(summary, rank=rank)
         for name, us in parts.items():
@@ -89,8 +89,12 @@ def _identical(timeline: Timeline) -> list[list[int]]:
     return found
 
 
-def _summary(times: RankTimes) -> tuple[RankSummary, dict[str, float]]:
-    """What lies in the rank's window, and once more for every repetition of the stretch that repeats."""
+def _summary(times: RankTimes, step_us: float) -> tuple[RankSummary, dict[str, float]]:
+    """What lies in the rank's window, and once more for every repetition of the stretch that repeats.
+
+    Ranks may enter one after the other, where the step counts from when the last one has: by what a rank
+    entered earlier it waits and idles less, by what it ended earlier it idles more.
+    """
     lo, hi = times.window_us
     pieces = [(1, lo, hi)]
     if (once := times.repeated) is not None:
@@ -103,8 +107,24 @@ def _summary(times: RankTimes) -> tuple[RankSummary, dict[str, float]]:
             total |= {name: total.get(name, 0.0) + often * us for name, us in mine.items()}
     op_us = times.op_end_us - times.op_start_us
     host_us = float((op_us * times.lane.lane.tape.op_times).sum())
-    summary = RankSummary(rank=times.rank, step_us=hi - lo, host_us=host_us, **figures)
+    _fit(figures, parts, step_us)
+    summary = RankSummary(rank=times.rank, step_us=step_us, host_us=host_us, **figures)
     return summary, {name: us for name, us in parts.items() if us > ROUNDING_US}
+
+
+def _fit(figures: dict[str, float], parts: dict[str, float], step_us: float) -> None:
+    """Make a rank's parts add up to the job's step: less waiting, then less idle time; or more idle time."""
+    longer_us = sum(parts.values()) - step_us
+    waited = min(max(longer_us, 0.0), parts[WAITING])
+    idled = min(longer_us - waited, parts[IDLE])
+    parts[WAITING] -= waited
+    parts[IDLE] -= idled
+    figures["idle_us"] -= idled
+    for name in ("rank_wait_us", "communication_us", "gpu_active_us"):
+        figures[name] -= waited
+    if longer_us - waited - idled > ROUNDING_US:  # a rank that is busy for longer than the step
+        for each in (figures, parts):
+            each |= {name: us * step_us / (longer_us - waited - idled + step_us) for name, us in each.items()}
 
 
 def _within(times: RankTimes, lo: float, hi: float) -> tuple[dict[str, float], dict[str, float]]:
@@ -131,7 +151,7 @@ def exposed_by_group(timeline: Timeline) -> tuple[dict[str, float], float]:
     waiting = 0.0
     for ranks in _identical(timeline):
         times = timeline.rank(ranks[0])
-        summary, parts = _summary(times)
+        summary, parts = _summary(times, timeline.step_us)
         share = len(ranks) / timeline.ranks
         waiting += share * summary.rank_wait_us
         mine = _uncovered_by_group(times)

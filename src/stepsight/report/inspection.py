@@ -116,14 +116,14 @@ def listings(seen: Inspection) -> list[Listing]:
 
 
 def _ranks(seen: Inspection) -> Listing:
-    columns = ("rank", "span", "busy", "idle", "comm.", "exposed", "waiting", "host sync", "starts late")
+    columns = ("rank", "step", "busy", "idle", "comm.", "exposed", "waiting", "host sync", "starts late")
     rows = [
         (str(r.rank), *map(time, (
             r.span_us, r.busy_us, r.idle_us, r.communication_us, r.exposed_communication_us, r.waiting_us,
             r.host_sync_us, r.start_late_us)))
         for r in seen.ranks
     ]  # fmt: skip
-    return Listing("ranks, typical step", columns, rows)
+    return Listing("ranks: the step on the GPU timeline", columns, rows)
 
 
 def _path(seen: Inspection) -> Listing:
@@ -135,10 +135,12 @@ def _path(seen: Inspection) -> Listing:
 def _top(seen: Inspection, device: str) -> Html:
     whole = sum(r.span_us for r in seen.ranks) or 1.0
     idle, exposed = sum(r.idle_us for r in seen.ranks), sum(r.exposed_communication_us for r in seen.ranks)
+    waiting = sum(r.waiting_us for r in seen.ranks)
+    covered = f"and {share(waiting / whole)} waiting" if waiting else "not covered by compute"
     entries = [
         ("ranks", f"{len(seen.ranks)}", f"of {seen.world_size}"),
         ("GPU busy", share(1 - idle / whole), "mean over ranks"),
-        ("exposed communication", share(exposed / whole), "no compute at the same time"),
+        ("exposed communication", share(exposed / whole), covered),
         ("kernels linked", share(seen.link_rate), "to the operator that launched them"),
     ]
     return joined([
@@ -170,11 +172,11 @@ def _by_rank(
 
 def _split(r: RankView) -> list[Part]:
     """A rank's step in four parts that add up to it."""
-    waiting = min(r.waiting_us, r.exposed_communication_us)
+    compute = max(r.busy_us - r.exposed_communication_us - r.waiting_us, 0.0)
     return [
-        ("compute", max(r.busy_us - r.exposed_communication_us, 0.0), "compute"),
-        ("communication, exposed", r.exposed_communication_us - waiting, "communication"),
-        ("waiting for other ranks", waiting, "waiting"), ("idle", r.idle_us, "idle"),
+        ("compute", compute, "compute"),
+        ("communication, exposed", r.exposed_communication_us, "communication"),
+        ("waiting for other ranks", r.waiting_us, "waiting"), ("idle", r.idle_us, "idle"),
     ]  # fmt: skip
 
 
@@ -211,7 +213,7 @@ def _idle(seen: Inspection) -> Listing:
 
 def _overlap(seen: Inspection) -> Listing:
     def hidden(r: RankView) -> float:
-        return max(r.communication_us - r.exposed_communication_us, 0.0)
+        return max(r.communication_us - r.exposed_communication_us - r.waiting_us, 0.0)
 
     def parts(r: RankView) -> Sequence[Part]:
         return [("overlapped with compute", hidden(r), "compute"), *_split(r)[1:3]]

@@ -259,7 +259,8 @@ TERMS: Mapping[str, str] = {
     "host-bound": "The GPU is idle because the host has not launched the next kernel yet.",
     "launch overhead": "Host time spent between operators and on launching their kernels.",
     "overlap": "Compute and communication running at the same time on different streams.",
-    "exposed communication": "Communication that overlaps no compute: the GPU computes nothing meanwhile.",
+    "exposed communication": "Communication that overlaps no compute, from when the last rank has arrived. "
+    "Waiting for other ranks is a figure of its own.",
     "straggler": "The rank that arrives last at a collective; the others wait for it.",
     "imbalance": "Compute time of the busiest rank over the mean of all ranks, minus one.",
     "contention": "Kernels that run at the same time slow each other down.",

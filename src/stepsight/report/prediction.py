@@ -280,7 +280,6 @@ def _largest(p: Prediction) -> Html:
 
 
 def _figures(p: Prediction) -> Html:
-    # Of the ranks' own steps: where ranks enter one after the other these are longer than the job's.
     whole = sum(p.breakdown_us.values()) or 1.0
     waiting, idle = p.breakdown_us.get(WAITING, 0.0), p.breakdown_us.get(IDLE, 0.0)
     covered = f"and {share(waiting / whole)} waiting" if waiting else "not covered by compute"

@@ -203,8 +203,9 @@ def _sets_of(run: TraceRun, name: str) -> list[Group]:
     return list(sets.values())
 
 
-def collective_waiting(run: TraceRun, step: int) -> list[list[float]]:
-    """Per rank and collective of the step, the wait for the last rank of its group to arrive, in µs.
+def collective_waiting(run: TraceRun, step: int) -> list[list[tuple[Event, float]]]:
+    """Per rank the kernels of the step's collectives, each with its wait for the last rank of its group to
+    arrive, in µs.
 
     Collectives that do not match between the ranks of their group are left out.
     """
@@ -215,7 +216,9 @@ def collective_waiting(run: TraceRun, step: int) -> list[list[float]]:
     for members in _meetings(programs, groups, apart).values():
         for rank, us in _waited_us(run, programs, members).items():
             waits[rank].append((members[rank], us))
-    return [[waited for _, waited in sorted(waits[r.rank])] for r in run.ranks]
+    return [
+        [(_kernel(programs[r.rank], i), waited) for i, waited in sorted(waits[r.rank])] for r in run.ranks
+    ]
 
 
 def unmatched(

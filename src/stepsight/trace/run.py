@@ -227,13 +227,13 @@ def _measured_step_us(run: TraceRun) -> float:
     if periods:
         return float(np.median(periods))
     starts, ends = zip(*(step_bounds(r, 0) for r in run.ranks), strict=True)
-    earlier = max(_earlier_work_until(r) for r in run.ranks)
+    earlier = max(earlier_work_until(r) for r in run.ranks)
     on_host_us = max(r.steps[0].end_us - r.steps[0].start_us for r in run.ranks)
     whole_us, on_gpu_us = max(ends) - max(starts), max(ends) - earlier
     return float(on_gpu_us if on_host_us < on_gpu_us < whole_us else whole_us)
 
 
-def _earlier_work_until(rank: RankTrace) -> float:
+def earlier_work_until(rank: RankTrace) -> float:
     """When the GPU was done with what had been launched before the recording, wall clock in µs."""
     return rank.base_us + max((e.end for e in rank.linked.earlier_work), default=float("-inf"))
 

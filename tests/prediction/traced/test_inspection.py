@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from stepsight.commands.inspect import command
 from stepsight.prediction.traced.inspection import inspect_run
+from stepsight.prediction.traced.predict import predict_trace
 from stepsight.report.inspection import device_of, facts, inspection_page, listings
 from tests.trace.making import Made, made_run, two_step_training
 
@@ -33,10 +34,34 @@ def test_the_rank_that_arrives_last_is_the_straggler():
     assert [r.waiting_us for r in seen.ranks] == [50, 0]
 
 
-def test_exposed_communication_is_what_no_compute_covers():
+def test_exposed_communication_is_what_no_compute_covers_once_all_have_arrived():
     seen = inspect_run(made_run(*_two_ranks()))
-    assert seen.ranks[0].communication_us == 80
-    assert seen.ranks[0].exposed_communication_us == 80
+    assert [r.communication_us for r in seen.ranks] == [80, 30]
+    assert [r.exposed_communication_us for r in seen.ranks] == [30, 30]
+
+
+def test_parts_of_ranks_that_enter_one_after_the_other_add_up_to_the_step():
+    late, early = _two_ranks()
+    for event in early.events:
+        event["ts"] -= 40 if event["ts"] < 30 else 0
+    run = made_run(late, early)
+    found = predict_trace(run)
+    step_us = found.step_time_us
+    assert sum(found.breakdown_us.values()) == pytest.approx(step_us)
+    for rank in found.ranks:
+        parts = (rank.compute_us, rank.exposed_communication_us, rank.rank_wait_us, rank.idle_us)
+        assert rank.step_us == pytest.approx(step_us) == pytest.approx(sum(parts))
+        assert rank.gpu_active_us <= step_us
+        seen = inspect_run(run).ranks[rank.rank]
+        assert seen.exposed_communication_us == pytest.approx(rank.exposed_communication_us)
+
+
+def test_a_host_that_runs_ahead_does_not_lengthen_the_step_of_its_rank():
+    made = two_step_training(host_us=50, kernel_us=200)
+    seen = inspect_run(made_run(made))
+    (rank,) = seen.ranks
+    assert rank.span_us == seen.measured_us
+    assert rank.busy_us + rank.idle_us == pytest.approx(seen.measured_us)
 
 
 def test_busy_and_idle_make_up_the_span():
@@ -59,7 +84,7 @@ def test_coverage_adds_up_to_one():
 
 
 def test_the_page_holds_every_table_and_needs_nothing_else():
-    seen = inspect_run(made_run(two_step_training()))
+    seen = inspect_run(made_run(two_step_training(host_us=300, kernel_us=20)))
     page = inspection_page(seen)
     for title in (
         "Where the step goes, by rank",

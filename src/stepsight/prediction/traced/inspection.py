@@ -22,7 +22,7 @@ from stepsight.trace.kernel_names import short_name
 from stepsight.trace.link import is_collective_kernel
 from stepsight.trace.platforms import guess_platform
 from stepsight.trace.program import gathered
-from stepsight.trace.run import RankTrace, TraceRun, measured_step_us, step_bounds
+from stepsight.trace.run import RankTrace, TraceRun, earlier_work_until, measured_step_us, step_bounds
 
 C = area("traces")
 
@@ -42,7 +42,11 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """What one rank's GPU did in the typical step, in µs."""
+    """What one rank's GPU did in the run's step, in µs: the terms of `RankSummary`, as recorded.
+
+    ``span_us`` is the step. ``busy_us`` holds exposed communication and waiting; ``communication_us`` is all
+    of it, waiting and what compute covers included.
+    """
 
     rank: int
     span_us: float
@@ -106,7 +110,8 @@ class Inspection:
 def inspect_run(run: TraceRun) -> Inspection:
     """Look at the typical step of a run, and at all steps' times."""
     step = typical_step(run)
-    waits = [sum(waited) for waited in collective_waiting(run, step)]
+    waits = collective_waiting(run, step)
+    waited_us = [sum(us for _, us in of_rank) for of_rank in waits]
     path, coverage = _replayed(run)
     first = run.ranks[0]
     cpu_only = not any(r.linked.trace.gpu for r in run.ranks)
@@ -118,7 +123,7 @@ def inspect_run(run: TraceRun) -> Inspection:
         found_by=first.steps[0].how,
         steps=tuple(v for r in run.ranks for v in _steps(r)),
         ranks=_ranks(run, step, waits),
-        straggler=_straggler(run, waits),
+        straggler=_straggler(run, waited_us),
         operators=_host_operators(first, step) if cpu_only else _operators(run, first, step),
         kernels=_kernels(first, step),
         overheads=_overheads(run, first),
@@ -141,32 +146,47 @@ def _steps(rank: RankTrace) -> list[StepView]:
     ]
 
 
-def _ranks(run: TraceRun, step: int, waits: list[float]) -> tuple[RankView, ...]:
-    """Every rank's step; ``waits`` is what each waited inside collectives for the others."""
+def _ranks(run: TraceRun, step: int, waits: list[list[tuple[Event, float]]]) -> tuple[RankView, ...]:
+    """Every rank's step; ``waits`` are its collectives with what each waited inside for the others."""
     starts = [r.base_us + r.steps[step].start_us for r in run.ranks]
+    step_us = measured_step_us(run)
     views = []
     for rank, waited, began in zip(run.ranks, waits, starts, strict=True):
         span = rank.steps[step]
         events = [e for x in rank.linked.launches if span.start_us <= x.call.ts < span.end_us for e in x.gpu]
-        busy = _spans(events)
-        comm = _spans([e for e in events if is_collective_kernel(e)])
+        late = {(e.ts, e.name): us for e, us in waited}
+        of_comm = [e for e in events if is_collective_kernel(e)]
         compute = _spans([e for e in events if not is_collective_kernel(e)])
-        start, end = step_bounds(rank, step)
-        busy_us, comm_us = _length(busy), _length(comm)
+        arrived = np.array([e.ts + late.get((e.ts, e.name), 0.0) for e in of_comm])
+        moving = union(arrived, np.array([e.end for e in of_comm]))
+        exposed = _length(moving) - float(covered(*moving, *compute).sum())
+        busy_us = _length(_spans(events))
+        waiting_us = max(busy_us - _length(compute) - exposed, 0.0)
+        # Ranks that entered earlier wait less in the run's step, as it counts from when the last one has.
+        less_us = min(max(_alone_us(run, rank, step, step_us) - step_us, 0.0), waiting_us)
+        busy_us -= less_us
         views.append(
             RankView(
                 rank=rank.rank,
-                span_us=end - start,
-                busy_us=busy_us,
-                idle_us=max(end - start - busy_us, 0.0),
-                communication_us=comm_us,
-                exposed_communication_us=comm_us - float(covered(*comm, *compute).sum()),
-                waiting_us=waited,
+                span_us=step_us,
+                busy_us=min(busy_us, step_us),
+                idle_us=max(step_us - busy_us, 0.0),
+                communication_us=_length(_spans(of_comm)) - less_us,
+                exposed_communication_us=exposed,
+                waiting_us=waiting_us - less_us,
                 host_sync_us=sum(c.dur for c in rank.linked.syncs if span.start_us <= c.ts < span.end_us),
                 start_late_us=began - min(starts),
             )
         )
     return tuple(views)
+
+
+def _alone_us(run: TraceRun, rank: RankTrace, step: int, step_us: float) -> float:
+    """How long the step took on a rank; where several steps show the GPUs' period, that: hosts run ahead."""
+    if run.steps > 1:
+        return step_us
+    start, end = step_bounds(rank, step)
+    return end - max(start, earlier_work_until(rank))
 
 
 def _spans(events: list[Event]) -> tuple[FloatArray, FloatArray]:
