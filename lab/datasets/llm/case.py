@@ -25,7 +25,8 @@ class Case:
     ``stated`` is what the row itself says: model, batch, sequence, layout, precision. None: the tool cannot
     express it, for the reason in ``lacks``. ``recipe`` names the training stack; ``settings`` are what the
     publication says beyond the row. ``measured_ms`` None: no time is given; ``crashed``: it did not run
-    because it did not fit, as far as the file says. ``slow``: left out by the rule of its file. ``group`` is
+    because it did not fit, as far as the file says. ``layouts``: where the row states no layout, those that
+    its publication leaves, the least first. ``slow``: left out by the rule of its file. ``group`` is
     the part of the file that is scored by itself; ``site`` what the cluster's own network test measured.
     ``allocated``: ``measured_gb`` is the peak of live bytes, not all that the caching allocator holds.
     """
@@ -41,6 +42,7 @@ class Case:
     crashed: bool = False
     slow: bool = False
     lacks: str = ""
+    layouts: tuple[Mapping[str, Any], ...] = ()
     site: SiteBandwidth | None = None
     name: str = ""
     group: str = ""

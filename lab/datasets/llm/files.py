@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from lab.datasets.folder import part, read_csv
 from lab.datasets.llm import layouts, nvidia, others, published
 from lab.datasets.llm.case import Case, LacksError, Row
 from stepsight.errors import InputError
+from stepsight.workload.llm.layout import AXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,23 @@ def all_cases(data: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[LlmFile,
             yield file, found
 
 
+def _left_out(case: Case, row: Row) -> str:
+    """A note where a row's layout does not use all of its GPUs."""
+    parallel = (case.stated or {}).get("parallel", {})
+    if "data" not in parallel or not (row.get("gpus") or "").replace(".", "").isdigit():
+        return ""
+    used = math.prod(parallel.get(axis, 1) for axis in AXES)
+    return f" (its layout uses {used} of them)" if used != int(float(row["gpus"])) else ""
+
+
 def _read(file: LlmFile, row: Row) -> Case:
     shown = {**row, "table": (row.get("file") or "").removesuffix(".csv")}
     try:
         name, group = file.label.format_map(shown), file.group.format_map(shown)
         try:
-            return replace(file.case(row), name=name, group=group)
+            case = file.case(row)
+            name += _left_out(case, row)
+            return replace(case, name=name, group=f"{group}, layout not stated" if case.layouts else group)
         except LacksError as lacks:
             return Case(None, lacks=str(lacks), name=name, group=group)
     except (KeyError, ValueError, IndexError, ZeroDivisionError, InputError) as error:

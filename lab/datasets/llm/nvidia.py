@@ -65,12 +65,10 @@ def nemo(row: Row) -> Case:
         more.pop("zero", None)
     training: dict[str, Any] = {**products(row["precision"]), "adapters": row["task"] == "LoRA"}
     settings: dict[str, Any] = {"training": {"gradients": "half"}, "parallel": more}
-    if expert > 1:
-        _with_experts(row, model, settings["training"], more)
     stated = as_stated(row, model, training, parallel)
     if "w/o MTP" in row["model"]:
         stated["mtp_layers"] = 0
-    recipe = "nemo-2025" if bridge else "nemo-2023"
+    recipe = _bridge(row) if bridge else "nemo-2023"
     return Case(stated, recipe, settings, joined_platform(gpu, gpus))
 
 
@@ -109,37 +107,15 @@ def _axes(row: Row) -> dict[str, int]:
     return {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
 
 
-_ALL_TO_ALL = {("gpt-oss-120b", "H100"), ("gpt-oss-120b", "B200"), ("qwen3-235b-a22b", "B200")}
-"""Models and GPUs whose recipe exchanges tokens by NCCL's all_to_all; the others use HybridEP or DeepEP
-(Megatron-Bridge, scripts/performance/configs, as all facts below)."""
 GRAPHS_SINCE = (26, 6)
-"""The release since which MXFP8 recipes for mixtures of experts capture whole iterations on GB200 and GB300,
-fuse the experts' MLP and overlap exchanges with the experts' GEMMs (GPT-OSS on B300 the last two only,
-Nemotron Nano none); rows with a footnote were measured without."""
-_SHORT_OF_MEMORY = ["layernorm", "moe_act"]
-_AGAIN = {
-    ("deepseek-v3", "H100"): ["mla_up_proj", "mlp"], ("gpt-oss-120b", "H100"): _SHORT_OF_MEMORY,
-    ("gpt-oss-120b", "B200"): _SHORT_OF_MEMORY, ("gpt-oss-120b", "GB200"): _SHORT_OF_MEMORY,
-    ("nemotron-3-nano-30b-a3b", "H100"): ["moe", "layernorm", "core_attn"],
-}  # fmt: skip
-"""Modules that a model's recipe runs again on a GPU, where whole iterations are not captured."""
+"""The release of recipe nemo-2026; rows with a footnote were measured with the recipes before."""
 
 
-def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict[str, Any]) -> None:
-    """What the published recipes of a release set for mixtures of experts."""
-    gpu = row["gpu"].removeprefix("DGX-")
-    again = _AGAIN.get((model, gpu), ["mla_up_proj"] if model == "deepseek-v3" else [])
-    parallel["expert_dispatch"] = "each" if (model, gpu) in _ALL_TO_ALL else "once"
+def _bridge(row: Row) -> str:
+    """The recipe of a release of Megatron-Bridge."""
     found = re.search(r":: (\d+)\.(\d+)", row.get("url_or_path", ""))
     release = (int(found[1]), int(found[2])) if found else (0, 0)
-    fused = release >= GRAPHS_SINCE and row["precision"] == "MXFP8" and "[^" not in row.get("notes", "")
-    rack = gpu.startswith("GB") and not model.startswith("nemotron")
-    if fused and (rack or model == "gpt-oss-120b"):
-        training |= {"cuda_graphs": rack, "fused_experts": True}
-        parallel["expert_overlap"] = "experts"
-        again = again if model == "deepseek-v3" else []
-    if again:
-        training["recompute"] = again
+    return "nemo-2026" if release >= GRAPHS_SINCE and "[^" not in row.get("notes", "") else "nemo-2025"
 
 
 # --- DGX Cloud recipes: NeMo on H100 ---
@@ -175,7 +151,8 @@ def dgxc(row: Row) -> Case:
 _MLPERF = {"llama2_70b_lora": "llama2-70b", "gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b",
            "llama31_8b": "llama3.1-8b"}  # fmt: skip
 _WIDEST_TENSOR = 4
-"""Tensor ranks of the fine-tuning submissions at most; further model-parallel ranks split the sequence."""
+"""Tensor ranks of the submissions at most; further ranks of a replica are stages, or split the sequence
+(fine-tuning)."""
 
 
 def mlperf(row: Row) -> Case:
@@ -184,8 +161,11 @@ def mlperf(row: Row) -> Case:
     gpu = required(catalogue_gpu(row["gpu"]), NO_MODEL_OR_GPU)
     gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch", 1)
     sure = row["config_sure"] == "yes" and bool(row["tp"])
-    axes = required(_axes(row) if sure else _logged(row), "the layout is not sure")
-    parallel, _ = _layout(gpus, batch, micro, axes)
+    axes = _axes(row) if sure else _logged(row)
+    layouts = [] if axes else _least_first(row, gpus, batch)
+    if not axes and not layouts:
+        raise LacksError("no layout divides the batch")
+    parallel = _layout(gpus, batch, micro, axes)[0] if axes else layouts[0]
     if row.get("ep"):
         parallel["expert"] = whole(row, "ep")
     lora = {"adapters": True} if "lora" in row["benchmark"] else {}
@@ -194,8 +174,27 @@ def mlperf(row: Row) -> Case:
     return Case(
         stated, "mlperf-amd-2025" if amd else "mlperf-nvidia-2024",
         _submission(row, parallel) if sure else {}, joined_platform(gpu, gpus),
-        measured_ms=number(row, "step_ms"),
+        measured_ms=number(row, "step_ms"), layouts=tuple(layouts),
     )  # fmt: skip
+
+
+def _least_first(row: Row, gpus: int, batch: int) -> list[dict[str, Any]]:
+    """Layouts of a result that states none: as few ranks of a replica as fit, of them tensor before pipeline
+    before context, and with the gradient accumulation that the run logged. Fine-tuning has no pipeline."""
+    steps, lora = whole(row, "grad_acc_logged", 0), "lora" in row["benchmark"]
+    found = []
+    for tensor in (1, 2, _WIDEST_TENSOR):
+        for pipeline in (1, 2, 4, 8, 16)[: 1 if lora else 5]:
+            for context in (1, 2, 4, 8):
+                data, rest = divmod(gpus, tensor * pipeline * context)
+                if rest or not data or batch % data:
+                    continue
+                micro, uneven = divmod(batch // data, steps) if steps else (1, 0)
+                if uneven or micro not in (1, 2, 4):
+                    continue
+                found.append({"data": data, "tensor": tensor, "pipeline": pipeline, "context": context,
+                              "micro_batch": micro})  # fmt: skip
+    return sorted(found, key=lambda p: (-p["data"], -p["tensor"], -p["pipeline"]))
 
 
 def _logged(row: Row) -> dict[str, int] | None:

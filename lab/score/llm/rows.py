@@ -130,6 +130,8 @@ def platform_of(name: str, overrides: tuple[str, ...] = (), site: SiteBandwidth 
 
 def outcome(case: Case) -> Outcome:
     """Predict one case; what cannot be expressed says why."""
+    if case.layouts:
+        return _of_some_layout(case)
     document, asked = case.document, case.asked
     if document is None or asked is None:
         missing = Answer(lacks=case.lacks or "not expressible")
@@ -137,6 +139,30 @@ def outcome(case: Case) -> Outcome:
     full = _answer(case, document, case.site)
     same = asked == document and case.site is None
     return Outcome(case, full, full if same else _answer(case, asked, None))
+
+
+LAYOUTS = 3
+"""Of the layouts that a row leaves open and that fit, how many its interval covers."""
+
+
+def _of_some_layout(case: Case) -> Outcome:
+    """A case whose layout nobody states, in the first layout that fits; the interval covers the next, too."""
+    assert case.stated is not None
+    found: list[Outcome] = []
+    for parallel in case.layouts:
+        tried = replace(case, stated={**case.stated, "parallel": parallel}, layouts=())
+        if outcome(replace(tried, measured_ms=None)).full.fits:
+            found.append(outcome(tried))
+        if len(found) == LAYOUTS:
+            break
+    if not found:
+        lacks = Answer(lacks="no layout fits")
+        return Outcome(case, lacks, lacks)
+    full, asked = (
+        replace(answers[0], low_ms=min(a.low_ms for a in answers), high_ms=max(a.high_ms for a in answers))
+        for answers in ([o.full for o in found], [o.asked for o in found])
+    )
+    return replace(found[0], full=full, asked=asked)
 
 
 def _answer(case: Case, document: dict[str, Any], site: SiteBandwidth | None) -> Answer:

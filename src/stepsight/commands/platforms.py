@@ -117,6 +117,7 @@ def _plain(one: Recipe) -> dict[str, object]:
         "date": one.date, "source": one.source, "host_profile": one.framework.host_profile,
         "borrows_host_profile": bool(one.borrows), "training": dict(one.training),
         "attention_on": dict(one.attention_on), "parallel": dict(one.parallel),
+        "where": [{"for": each.words, **each.settings} for each in one.exceptions],
     }  # fmt: skip
 
 
@@ -129,3 +130,6 @@ def _show_recipe(one: Recipe) -> None:
             click.echo(f"  {section}.{key} = {options.value_text(value)}")
     for architecture, kernel in one.attention_on.items():
         click.echo(f"  training.attention on {architecture} = {kernel}")
+    for each in one.exceptions:
+        for key, value in each.settings.items():
+            click.echo(f"  {key} = {options.value_text(value)}  ({each.words})")

@@ -8,7 +8,7 @@ import pytest
 
 from lab.datasets.folder import data_folder
 from lab.datasets.llm import published
-from lab.datasets.llm.case import Case, LacksError, merged
+from lab.datasets.llm.case import Case, merged
 from lab.datasets.llm.files import FILES, cases, file_of
 from lab.datasets.llm.layouts import mark_slow
 from lab.datasets.llm.nvidia import dgxc, mlperf
@@ -59,8 +59,14 @@ def test_a_layout_that_is_not_sure_follows_from_the_logged_accumulation() -> Non
     stated = mlperf(MLPERF).stated
     assert stated is not None  # 8 sequences in 4 steps: 2 replicas of 8 ranks, 4 of them over tensors
     assert stated["parallel"] == {"data": 2, "tensor": 4, "pipeline": 1, "context": 2, "micro_batch": 1}
-    with pytest.raises(LacksError, match="the layout is not sure"):
-        mlperf({**MLPERF, "grad_acc_logged": ""})
+
+
+def test_a_layout_that_nobody_states_is_the_least_that_fits() -> None:
+    found = mlperf({**MLPERF, "grad_acc_logged": ""}).layouts
+    assert found[0] == {"data": 8, "tensor": 2, "pipeline": 1, "context": 1, "micro_batch": 1}
+    logged = {"benchmark": "gpt3", "gpus": "512", "global_batch": "2048", "grad_acc_logged": "64"}
+    found = mlperf({**MLPERF, **logged}).layouts
+    assert {p["data"] * p["micro_batch"] for p in found} == {32}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +113,13 @@ def test_a_row_that_cannot_be_read_is_counted(tmp_path: Path) -> None:
     (tmp_path / "dgxc_llm.csv").write_text("release,model,precision,gpus\n25.02,Llama 3.1 8b,BF16,8\n")
     (case,) = cases(file_of("dgxc_llm"), tmp_path)
     assert case.document is None and "cannot be read" in case.lacks
+
+
+def test_gpus_that_a_layout_leaves_out_are_named(tmp_path: Path) -> None:
+    row = {**DGXC, "gpus": "68"}
+    (tmp_path / "dgxc_llm.csv").write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
+    (case,) = cases(file_of("dgxc_llm"), tmp_path)
+    assert case.name.endswith("(its layout uses 64 of them)")
 
 
 @pytest.mark.data

@@ -94,6 +94,41 @@ def test_a_recipe_without_a_profile_says_whose_it_takes() -> None:
     assert recipe_of("nemo").borrows == ""
 
 
+def test_a_recipe_has_other_settings_for_some_models_and_gpus() -> None:
+    """Modules that NeMo runs again for DeepSeek-V3, more of them on H100; what a description states stays."""
+    parallel = {"data": 64, "expert": 64, "pipeline": 4, "micro_batch": 1}
+
+    def on(gpu: str, recipe: str = "nemo-2025", **training: Any) -> LanguageConfig:
+        document = {"model": "deepseek-v3", "parallel": parallel, "training": {"recipe": recipe, **training}}
+        found = resolve(parse_workload(document, "t"), 256, gpu_catalogue()[gpu].gpu).config
+        assert isinstance(found, LanguageConfig)
+        return found
+
+    assert on("GB200-186G").training.recompute_modules == ("mla_up_proj",)
+    assert on("H100-SXM-80G").training.recompute_modules == ("mla_up_proj", "mlp")
+    assert on("H100-SXM-80G", recompute="full").training.recompute == "full"
+    assert on("GB200-186G").layout.expert_dispatch == "once"
+    graphs = on("GB200-186G", "nemo-2026", precision="fp8", fp8_scaling="block")
+    assert graphs.training.cuda_graphs and graphs.layout.expert_overlap == "experts"
+    assert not on("GB200-186G", "nemo-2026").training.cuda_graphs
+
+
+def test_experts_keep_gathered_parameters_and_dense_models_do_not() -> None:
+    def kept(model: str) -> bool:
+        training = {"recipe": "automodel-2025"}
+        found = parse_workload({"model": model, "parallel": {"data": 8}, "training": training}, "t").config
+        return not found.layout.reshard  # type: ignore[union-attr]
+
+    assert (kept("llama3-8b"), kept("qwen3-30b-a3b")) == (False, True)
+
+
+def test_no_exception_for_a_gpu_may_change_what_no_gpu_decides(tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text('like = "nemo-2025"\n[[where]]\ngpus = ["H100"]\ntraining = { gradients = "fp32" }\n')
+    with pytest.raises(InputError, match="no GPU decides this"):
+        recipe_of(str(own))
+
+
 def test_a_recipe_of_ones_own_is_a_file(tmp_path: Path) -> None:
     own = tmp_path / "mine.toml"
     own.write_text('like = "nemo-2025"\n[parallel]\nasync_tensor = false\n')

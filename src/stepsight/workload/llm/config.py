@@ -14,7 +14,7 @@ from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import check
 from stepsight.workload.llm.layout import Layout, read_layout
 from stepsight.workload.llm.model import FAMILIES, LanguageModel, read_model, usual_dropout
-from stepsight.workload.llm.recipe import Framework, Recipe, families, recipe_of
+from stepsight.workload.llm.recipe import SIZES, Case, Framework, Recipe, families, recipe_of
 from stepsight.workload.operators.optimizers import UPDATES
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
@@ -244,7 +244,7 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
     fields.choice("kind", ("transformer",), "transformer")
     family = fields.choice("family", tuple(FAMILIES))
     model = read_model(fields)
-    recipe = chosen_recipe(document, source)
+    recipe = chosen_recipe(document, source).of(_asked(document, model))
     training_fields = fields.section("training", recipe.training)
     parallel = fields.section("parallel", recipe.parallel)
     framework = replace(
@@ -274,7 +274,27 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
         _left_open(fields, training_fields, parallel),
     )  # fmt: skip
     check(config, parallel, training_fields)
-    return config
+    of_gpu = recipe.on(_case(config, ""))
+    given = {f"training.{key}" for key in training_fields.values}
+    given |= {f"parallel.{key}" for key in parallel.values}
+    return replace(config, left_open=config.left_open | (of_gpu.keys() - given))
+
+
+def _asked(document: Mapping[str, Any], model: LanguageModel) -> Case:
+    """What a recipe's exceptions depend on, as a description states it."""
+    training, parallel = document.get("training", {}), document.get("parallel", {})
+    sizes = tuple(getattr(model, name) for name in SIZES)
+    adapters = training.get("adapters", "none") not in ("none", False)
+    return Case(sizes, model.experts is not None, adapters, parallel.get("pipeline", 1) != 1)
+
+
+def _case(c: LanguageConfig, gpu: str) -> Case:
+    """The same of a configuration, on a GPU."""
+    sizes, scaled = tuple(getattr(c.model, name) for name in SIZES), c.training.precision == "fp8"
+    return Case(
+        sizes, c.model.experts is not None, c.training.frozen, c.layout.pipeline > 1,
+        c.training.fp8_scaling if scaled else "", gpu,
+    )  # fmt: skip
 
 
 def _differences(section: str, fields: Fields) -> list[str]:
@@ -313,7 +333,18 @@ def with_choices_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
     if "attention" in c.left_open:
         attention = _usual_attention(recipe, training.precision, c.family, gpu)
         training = replace(training, attention=attention)
-    return c if training == c.training else replace(c, training=training)
+    layout, found = c.layout, recipe.on(_case(c, gpu.name))
+    for path in found.keys() & c.left_open:
+        section, _, name = path.partition(".")
+        if name == "recompute":
+            modules = tuple(found[path]) if isinstance(found[path], list) else ()
+            kind = "modules" if modules else str(found[path])
+            training = replace(training, recompute=kind, recompute_modules=modules, recompute_layers=0)
+        elif section == "training":
+            training = replace(training, **{name: found[path]})
+        elif c.layout.expert > 1:
+            layout = replace(layout, **{name: found[path]})
+    return c if (training, layout) == (c.training, c.layout) else replace(c, training=training, layout=layout)
 
 
 def _usual_attention(recipe: Recipe, precision: str, family: str, gpu: GpuSpec | None) -> str:

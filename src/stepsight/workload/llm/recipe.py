@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ TRAINING_FIELDS = frozenset({
     "precision", "attention", "recompute", "optimizer", "clip_gradients", "master_weights", "compile",
     "optimizer_state",
     "fused_norm", "fused_experts", "cuda_graphs", "fp8_scaling", "gradients", "reduce",
-    "loss_scaling", "adapters", "frozen_weights", "fp8_weights", "fp8_activations", "expandable_segments",
+    "loss_scaling", "adapters", "adapter_targets", "frozen_weights", "fp8_weights", "fp8_activations",
+    "expandable_segments",
 })  # fmt: skip
 """Fields of ``training`` that a recipe may give a default."""
 PARALLEL_FIELDS = frozenset({
@@ -135,6 +136,73 @@ class Framework:
     plain: bool = False
 
 
+SIZES = ("layers", "hidden", "heads", "vocab")
+"""What tells the shipped models of the ``models`` of an exception apart, whichever way a model was named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the exceptions of a recipe depend on: a model's sizes, whether it has experts, only adapters are
+    trained and there is a pipeline; the scaling of fp8, and the GPU where it is known."""
+
+    sizes: tuple[object, ...]
+    experts: bool
+    adapters: bool
+    pipeline: bool
+    scaling: str = ""
+    gpu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exceptional:
+    """Settings that a recipe has otherwise for some jobs (``[[where]]``): shipped models by name, GPUs by the
+    beginning of theirs, models with experts or without. What the GPU decides may be some fields alone
+    (`OF_GPU`)."""
+
+    models: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    experts: bool | None = None
+    adapters: bool | None = None
+    pipeline: bool | None = None
+    scaling: str = ""
+    training: dict[str, Any] = field(default_factory=dict)
+    parallel: dict[str, Any] = field(default_factory=dict)
+
+    def holds(self, case: Case) -> bool:
+        if self.models and case.sizes not in [_sizes_of(name) for name in self.models]:
+            return False
+        if case.gpu and self.gpus and not case.gpu.startswith(self.gpus):
+            return False
+        kinds = ((self.experts, case.experts), (self.adapters, case.adapters), (self.pipeline, case.pipeline))
+        if any(asked is not None and asked != found for asked, found in kinds):
+            return False
+        return not self.scaling or not case.gpu or self.scaling == case.scaling
+
+    @property
+    def words(self) -> str:
+        """The jobs it is for."""
+        kinds = (
+            (self.experts, "experts"), (self.adapters, "adapters"), (self.pipeline, "a pipeline"),
+        )  # fmt: skip
+        parts = [", ".join(self.models)] if self.models else []
+        parts += [f"{'with' if found else 'without'} {name}" for found, name in kinds if found is not None]
+        parts += [f"{self.scaling} scaling"] if self.scaling else []
+        return ", ".join([*parts, f"on {', '.join(self.gpus)}"] if self.gpus else parts)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it changes, by paths."""
+        sections = (("training", self.training), ("parallel", self.parallel))
+        return {f"{name}.{key}": value for name, section in sections for key, value in section.items()}
+
+
+OF_GPU = frozenset({
+    "training.recompute", "training.cuda_graphs", "training.fused_experts", "parallel.expert_dispatch",
+    "parallel.expert_overlap",
+})  # fmt: skip
+"""Settings that an exception for some GPUs may change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """One training stack at one version.
@@ -152,6 +220,30 @@ class Recipe:
     training: Mapping[str, Any] = field(default_factory=dict)
     parallel: Mapping[str, Any] = field(default_factory=dict)
     attention_on: Mapping[str, str] = field(default_factory=dict)
+    exceptions: tuple[Exceptional, ...] = ()
+
+    def of(self, case: Case) -> Recipe:
+        """The recipe with what it has otherwise for such a job, as far as no GPU decides that."""
+        found = [one for one in self.exceptions if not one.gpus and not one.scaling and one.holds(case)]
+        if not found:
+            return self
+        training, parallel = dict(self.training), dict(self.parallel)
+        for one in found:
+            training |= one.training
+            parallel |= one.parallel
+        return replace(self, training=training, parallel=parallel)
+
+    def on(self, case: Case) -> dict[str, Any]:
+        """The settings that a GPU decides, by their paths; of a case without a GPU: those that one may."""
+        found: dict[str, Any] = {}
+        decided = {
+            name for one in self.exceptions if (one.gpus or one.scaling) and one.holds(case)
+            for name in one.settings
+        }  # fmt: skip
+        for one in self.exceptions if decided else ():
+            if one.holds(case):
+                found |= {name: value for name, value in one.settings.items() if name in decided}
+        return found
 
     @property
     def borrows(self) -> str:
@@ -243,6 +335,7 @@ def _inherited(name: str, tables: Mapping[str, Table]) -> Table:
         return table
     above = _inherited(str(table["like"]), tables)
     merged: Table = {**above, **{k: v for k, v in table.items() if k != "like"}}
+    merged["where"] = [*above.get("where", []), *table.get("where", [])]
     for section in ("training", "parallel", "code", "attention_on"):
         merged[section] = {**above.get(section, {}), **table.get(section, {})}
     return merged
@@ -262,12 +355,30 @@ class _File:
     parallel: dict[str, Any] = field(default_factory=dict)
     attention_on: dict[str, str] = field(default_factory=dict)
     code: dict[str, Any] = field(default_factory=dict)
+    where: list[dict[str, Any]] = field(default_factory=list)
+
+
+@cache
+def _sizes_of(name: str) -> tuple[object, ...]:
+    """The sizes of a shipped model."""
+    shipped = read_toml(Path(__file__).parent / "catalogue" / "models.toml")
+    sizes = {"layers": len(shipped[name].get("pattern", "")), **shipped[name]}
+    return tuple(sizes[key] for key in SIZES)
+
+
+def _exception(table: Table, where: str) -> Exceptional:
+    found = record(Exceptional, table, f"{where}: [[where]]")
+    for name in found.settings if found.gpus or found.scaling else ():
+        if name not in OF_GPU:
+            raise InputError(f"{where}: [[where]]: {name}", "no GPU decides this", nearest(name, OF_GPU))
+    return found
 
 
 def _recipe(name: str, table: Mapping[str, Any], where: str) -> Recipe:
     file = record(_File, table, where)
+    exceptions = tuple(_exception(one, where) for one in file.where)
     for section, known in (("training", TRAINING_FIELDS), ("parallel", PARALLEL_FIELDS)):
-        for key in getattr(file, section):
+        for key in [key for one in (file, *exceptions) for key in getattr(one, section)]:
             if key not in known:
                 raise InputError(f"{where}: [{section}]: {key}", "unknown field", nearest(key, known))
     if file.host_profile not in profiles():
@@ -280,5 +391,5 @@ def _recipe(name: str, table: Mapping[str, Any], where: str) -> Recipe:
     }  # fmt: skip
     return Recipe(
         name, file.family, record(Framework, code, f"{where}: [code]"), file.version,
-        file.date, file.source, file.training, file.parallel, file.attention_on,
+        file.date, file.source, file.training, file.parallel, file.attention_on, exceptions,
     )  # fmt: skip

@@ -27,6 +27,17 @@ FIELDS = {
 }  # fmt: skip
 
 
+def test_without_a_layout_the_first_that_fits_answers_and_the_interval_covers_more() -> None:
+    layouts = tuple({"data": 16 // n, "tensor": n, "micro_batch": 2} for n in (1, 2))
+    found = outcome(Case(SMALL, platform="2x8xH100-SXM-80G-400G", measured_ms=1.0, layouts=layouts))
+    first, second = (
+        outcome(Case({**SMALL, "parallel": one}, platform="2x8xH100-SXM-80G-400G", measured_ms=1.0))
+        for one in layouts
+    )
+    assert found.full.step_ms == first.full.step_ms
+    assert found.full.high_ms == max(first.full.high_ms, second.full.high_ms)
+
+
 def rows() -> list[Outcome]:
     ran = Answer(110.0, 90.0, 120.0, 100.0, 10.0, 11.0, True)
     asked = Answer(150.0, 140.0, 160.0, 100.0, 10.0, 11.0, True)
