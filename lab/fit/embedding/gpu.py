@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -48,13 +49,18 @@ ARRANGE = {
 3 µs and wait for a load or two; a block of a sort's pass waits for its neighbour's counts."""
 UPDATE = {
     "update_us": (9.0, 3.0, 25.0),
-    "run_cycles": (4000.0, 500.0, 2e4),
+    "run_cycles": (4800.0, 500.0, 2e4),
+    "block_cycles": (5000.0, 1000.0, 2e4),
 }
-"""Fitted on the kernels of FBGEMM's backwards that update rows: for each row eight or so loads that wait for
-each other."""
+"""Fitted on the kernels of FBGEMM's backwards that update rows: for each row eight or so loads of 600 cycles
+that wait for each other. Of a block, the first warp reads state and row one after the other and sums squares
+(1,700) while the others seek the next run; then come its indices and offsets (500), what nothing overlaps at
+the start and the end of a block's six runs (500 for each), and 32 sums in five steps (500); every barrier
+waits for the slowest of 32 warps, half as much again."""
 WARPS = {**FORWARD, **ARRANGE, **UPDATE}
 _GUESS = {name: guess for name, (guess, _, _) in {**MEMORY, **WARPS}.items()}
-_FIRST = GpuCoefficients(**_GUESS)
+_FIRST = GpuCoefficients(**_GUESS, grid_blocks_per_sm=inf)
+"""The traces are of releases whose forwards launch as many blocks as they have bags for."""
 _PRIOR = 0.15
 """Weight of staying near the first guess, where the points say little."""
 _DIGITS = 3

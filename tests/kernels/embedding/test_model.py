@@ -256,9 +256,18 @@ def test_lookups_pass_smoothly_from_distinct_rows_to_one_row_for_all(name: str) 
     assert all(0.85 < after / before < 1.25 for before, after in pairwise(backward))
 
 
-def test_a_block_per_row_is_slowest_where_it_has_just_begun() -> None:
-    warps, blocks, hot = (time_us("embedding_backward", with_reuse(r, UNIFORM)) for r in (12, 40, 10_000))
-    assert 1.5 < blocks / warps < 2.5 and hot < warps
+@pytest.mark.parametrize("name", ["V100-SXM2-32G", "A100-SXM4-40G", "H100-SXM-80G"])
+def test_blocks_that_share_an_sm_fold_a_row_little_slower_than_warps(name: str) -> None:
+    gpu = load_gpu(name)
+    warps, blocks, hot = (
+        time_us("embedding_backward", with_reuse(r, UNIFORM), gpu=gpu) for r in (12, 40, 10_000)
+    )
+    assert 1.0 < blocks / warps < 1.8 and hot < warps
+
+
+def test_wide_rows_leave_room_for_one_block_on_an_sm() -> None:
+    narrow, wide = (replace(with_reuse(40, UNIFORM), dim=dim) for dim in (128, 256))
+    assert time_us("embedding_backward", wide) > 1.5 * time_us("embedding_backward", narrow)
 
 
 def test_rows_asked_for_unevenly_are_updated_faster_the_fewer_they_are() -> None:
@@ -284,6 +293,12 @@ def test_bags_of_different_length_slow_a_lookup_by_the_longest_at_most(batch: in
     assert backward == sorted(backward) and backward[-1] < 1.2 * backward[0]
     alone = replace(even, batch=1, pooling=20.0 * longest_over_mean(2.0, batch))
     assert forward[-1] < 1.6 * (time_us("embedding", alone) + longest_over_mean(2.0, 16) * forward[0])
+
+
+def test_bags_of_different_length_even_out_over_the_turns_of_a_warp() -> None:
+    even = [TableLookup(1_000_000, 128, 65_536, 20.0, UNIFORM)] * 8
+    uneven = [replace(table, bag_spread=1.0) for table in even]
+    assert time_us("embedding", *uneven) < 1.5 * time_us("embedding", *even)
 
 
 def test_kernels_of_a_kind_that_was_not_measured_have_a_wider_interval() -> None:

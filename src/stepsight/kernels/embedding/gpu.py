@@ -35,9 +35,12 @@ ARRANGING_KERNELS, SORTING_KERNELS = 5, 2
 """Small kernels of a backward: runs, their sums, what both begin with, and the search for long runs; and the
 histogram of the keys and its sums where a sort takes several passes."""
 
-SUM_OF_WARPS_CYCLES = 500.0
-"""A block adds up the sums of 32 warps in five steps through shared memory (30 cycles to write, 30 to read;
-Jia et al. 2018), each with a barrier: a stated estimate."""
+BLOCKS_PER_SM, BLOCK_DIM = 2.0, 128
+"""Blocks of 1,024 threads on an SM with rows of at most this many values: 32 registers a thread in traces of
+V100 and A100; with twice the values 42, which leave room for one."""
+IDLE_LATENCY = 0.5
+"""Share of a row's cycles that it takes when few warps are left, a stated estimate: 200 from the L2 and 375
+from memory (Jia et al. 2018) and some 150 of instructions, of the 650 and 1,120 with every warp at work."""
 
 SORT_PASSES_OF_A_CACHE, CACHE_KERNELS = 4, 12
 """Of seeking rows in a cache: passes of each sort (keys of up to 32 bits), and small kernels."""
@@ -68,17 +71,18 @@ class GpuCoefficients:
     ``pass_us`` and their bytes at ``sort_efficiency``; to number the rows a warp takes 32 bags one after the
     other, ``number_cycles`` for each 32 lookups of a bag. Then it folds gradients and updates rows: kernels
     that take ``update_us`` however little they do (a second one where rows have many lookups), ``run_cycles``
-    of a warp for each row besides its lookups, or of a block, whose warps then add up their sums.
+    of a warp for each row besides its lookups, or ``block_cycles`` of a block, whose warps add up their sums.
 
     ``legacy_*``: the table-batched kernels of 2020, whose backward updates rows one by one:
     ``scattered_bytes`` is the traffic that an update far from the last ones is worth besides its own,
     ``contended_cycles`` passes between two updates of the same row.
 
-    The others are set: 64 warps fit
-    on an SM (V100, A100 and H100 data sheets), with the registers of FBGEMM's kernels ``resident_warps``
-    (75 % occupancy in three traces, for rows of up to 256 values); besides the headers of its packets a bus
-    spends 7 % on flow control and acknowledgements: kernels read 12.3 of 15.75 GB/s of PCIe 3.0 x16 in
-    128-byte lines (Min et al., EMOGI, VLDB 2020), and headers leave 84 % of the wire.
+    The others are set: 64 warps fit on an SM (V100, A100 and H100 data sheets), with the registers of
+    FBGEMM's kernels ``resident_warps`` (75 % occupancy in three traces, for rows of up to 256 values). Grids
+    have at most ``grid_blocks_per_sm`` blocks (FBGEMM's limit; forwards in traces until 2023 have none).
+    Besides the headers of its packets a bus spends 7 % on flow control and acknowledgements: kernels read
+    12.3 of 15.75 GB/s of PCIe 3.0 x16 in 128-byte lines (Min et al., EMOGI, VLDB 2020), and headers leave
+    84 % of the wire.
     ``spread``, ``backward_spread`` and ``legacy_spread`` (the kernels of 2020, whose indices are known) hold
     nine of ten of the measured kernels with their source left out of the fit or outside it (34, 18 and 24
     kernels).
@@ -100,10 +104,12 @@ class GpuCoefficients:
     sort_efficiency: float
     update_us: float
     run_cycles: float
+    block_cycles: float
     l2_efficiency: float = 1.0
     bus_efficiency: float = 0.93
     warps_per_sm: float = 64.0
     resident_warps: float = 48.0
+    grid_blocks_per_sm: float = 64.0
     spread: float = 0.16
     backward_spread: float = 0.18
     legacy_spread: float = 0.11
@@ -119,7 +125,7 @@ def shipped_coefficients() -> GpuCoefficients:
 UNCALIBRATED_CPU = GpuCoefficients(
     read_efficiency=0.5, write_efficiency=0.4, l2_efficiency=0.3, start_us=20.0, warps_per_sm=1.0,
     resident_warps=1.0, bag_cycles=12.0, row_cycles=10.0, miss_cycles=0.0, small_us=2.0, pass_us=0.0,
-    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0,
+    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0, block_cycles=80.0,
     legacy_bag_cycles=12.0, legacy_row_cycles=10.0, scattered_bytes=0.0, contended_cycles=0.0, spread=0.6,
 )  # fmt: skip
 """A stated guess for a CPU that nobody has measured, from one core of an AMD EPYC of 2023 with torch's
@@ -143,7 +149,8 @@ class GpuTimes:
         spec, bags = self.spec, self.spec.sms * self.coefficients.warps_per_sm
         l2_bytes = spec.l2_mb * 2**20 / spec.l2_copies
         near_bytes = spec.shared_kb_per_sm * 2**10
-        return CacheView(l2_bytes, spec.sector_bytes, bags, near_bytes, spec.sms)
+        blocks = spec.sms * self.coefficients.grid_blocks_per_sm
+        return CacheView(l2_bytes, spec.sector_bytes, bags, near_bytes, spec.sms, blocks)
 
     def forward_us(self, sums: FloatArray, *, update: str = SORTED) -> FloatArray:
         """A fused forward: FBGEMM's, or the simpler gathers of stacks that do not sort."""
@@ -163,7 +170,8 @@ class GpuTimes:
         on average x² / 2e if it takes x < e longer than the mean bag, else x - e / 2."""
         mean, missed = _longest(sums, traffic.CHAIN), _longest(sums, traffic.MISS_CHAIN)
         a_row = row_cycles + miss_cycles * missed / np.maximum(mean, 1e-12)
-        beyond = np.maximum(_longest(sums, traffic.LONGEST) - mean, 0.0) * a_row / self.spec.clock_mhz
+        alone = IDLE_LATENCY * a_row / self.spec.clock_mhz
+        beyond = np.maximum(_longest(sums, traffic.LONGEST) - mean, 0.0) * alone
         inside = np.minimum(beyond, even)
         return np.asarray(beyond - inside + inside * inside / np.maximum(2 * even, 1e-12))
 
@@ -233,13 +241,14 @@ class GpuTimes:
         return self._joined(sums, traffic.LOOKUPS, start, *parts)
 
     def _blocks_us(self, sums: FloatArray) -> FloatArray:
-        """Blocks of 1,024 threads: registers leave room for one on an SM, which takes as long as each of its
-        warps does. The first does for a run what a warp does for a short one, and adds up all sums."""
+        """Blocks of 1,024 threads share an SM by their registers, and take as long as each of their warps."""
         c = self.coefficients
-        cycles = sums[..., traffic.BLOCK_RUNS] * (c.run_cycles + SUM_OF_WARPS_CYCLES)
+        cycles = sums[..., traffic.BLOCK_RUNS] * c.block_cycles
         cycles = cycles + sums[..., traffic.BLOCK_LOOKUPS] * c.row_cycles
         cycles = cycles + sums[..., traffic.BLOCK_MISSES] * c.miss_cycles
-        return np.asarray(cycles / self.spec.sms / self.spec.clock_mhz)
+        widest = _root(sums[..., traffic.WIDEST], traffic.WIDTH_POWER)
+        room = np.clip(BLOCKS_PER_SM * BLOCK_DIM / np.maximum(widest, 1.0), 1.0, BLOCKS_PER_SM)
+        return np.asarray(cycles / (self.spec.sms * room) / self.spec.clock_mhz)
 
     def _memory_us(self, sums: FloatArray, efficiency: float) -> FloatArray:
         return np.asarray(sums[..., traffic.DRAM] / (self.memory_gbps * 1e3 * efficiency))

@@ -22,6 +22,9 @@ CPU = "cpu"
 FAMILIES = ("embedding", "embedding_backward")
 UNMEASURED_SPREAD = 0.3
 """Chosen: about twice that of kernels of a kind that was measured."""
+BLOCKS_SPREAD = 0.4
+"""Of backwards whose rows are folded by blocks: how long a block takes for a row hinges on one trace (A100,
+2022), and its loads alone would take 0.4 of that."""
 MEASURED_BAG_SPREAD = 0.5
 """Bags in traces vary as counts do: by 0.17 to 0.37."""
 POOLED_DTYPE = "fp32"
@@ -107,8 +110,8 @@ class EmbeddingModel:
             return c.legacy_spread
         forward = kernel.family == FAMILIES[0]
         usual = c.spread if forward else c.backward_spread
-        share = max(_unmeasured(lookup), 0.0 if forward else _by_blocks(lookup))
-        return usual + share * max(UNMEASURED_SPREAD - usual, 0.0)
+        wider = usual + _unmeasured(lookup) * max(UNMEASURED_SPREAD - usual, 0.0)
+        return wider if forward else max(wider, usual + _by_blocks(lookup) * (BLOCKS_SPREAD - usual))
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2
+from math import ceil, inf, log2
 
 import numpy as np
 
@@ -93,6 +93,7 @@ class CacheView:
     ``cache_bytes`` is what rows can use of it. A fused kernel walks table by table, with
     ``resident_bags`` bags at work at any time: tables whose whole batch is smaller share it.
     Before it, each of the ``processors`` has ``near_bytes`` of its own for the rows of its bags.
+    A forward has at most ``grid_blocks`` blocks, whose warps take bag after bag.
     """
 
     cache_bytes: float
@@ -100,6 +101,7 @@ class CacheView:
     resident_bags: float
     near_bytes: float = 0.0
     processors: int = 1
+    grid_blocks: float = inf
 
     def share(self, batch: int, tables: int) -> float:
         """Bytes of cache for one table's rows when ``tables`` tables run in one kernel."""
@@ -136,7 +138,7 @@ def forward_columns(
             out[i, BUS_DOWN], out[i, BUS_UP] = far * bus_bytes(row), far * request_bytes(row)
             out[i, DRAM] = out[i, L2] = streamed
             _count(out[i], table, 0.0)
-            _hold(out[i], table)
+            _hold(out[i], table, cache, together)
             continue
         if table.placement in IN_A_CACHE:
             fetched = missing_rows(table)
@@ -150,7 +152,7 @@ def forward_columns(
         out[i, DRAM] = table.lookups * row * (1 - hit) + streamed
         out[i, L2] = table.lookups * row * (1 - cache.near_hits(table, stats, row)) + streamed
         _count(out[i], table, 1 - hit)
-        _hold(out[i], table)
+        _hold(out[i], table, cache, together)
     return out
 
 
@@ -286,11 +288,13 @@ def _warps(table: TableLookup) -> float:
     return _lanes(table) / WARP_LANES
 
 
-def _hold(out: FloatArray, table: TableLookup) -> None:
-    """Bags of different length: a block's places stay taken until its longest bag is done, and the kernel may
-    wait for the batch's longest."""
+def _hold(out: FloatArray, table: TableLookup, cache: CacheView, together: int) -> None:
+    """Bags of different length: a block's places stay taken until the last of its warps is done, each of
+    which takes several bags of a large batch in turn; and the kernel may wait for the batch's longest."""
     in_block = min(int(FORWARD_THREADS / _lanes(table)), table.batch)
-    out[WARP_LOOKUPS : WARP_MISSES + 1] *= longest_over_mean(table.bag_spread, in_block)
+    turns = max(table.batch * together / (in_block * cache.grid_blocks), 1.0)
+    summed = float(np.sqrt(np.log1p(np.expm1(table.bag_spread**2) / turns)))
+    out[WARP_LOOKUPS : WARP_MISSES + 1] *= longest_over_mean(summed, in_block)
     out[LONGEST] = (table.pooling * longest_over_mean(table.bag_spread, table.batch)) ** CHAIN_POWER
 
 
