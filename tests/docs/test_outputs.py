@@ -45,6 +45,16 @@ def test_no_output_escapes_the_comparison(path: Path) -> None:
     assert not re.search(r"^```\n\$ stepsight", text, re.MULTILINE)
 
 
+def test_the_table_of_routes_is_what_the_script_prints() -> None:
+    asked = [sys.executable, str(ROOT / "benchmarks" / "routes.py")]
+    printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines()
+    rows = {row.replace("| all three |", "") for row in table if row.startswith("| all three |")}
+    assert {re.sub(r"^\|[^|]+\|", "", row) for row in printed[2:]} == rows and len(printed) == 2 + 3 * len(
+        rows
+    )
+
+
 def page(folder: Path, output: str, command: str = "stepsight platforms hopper") -> Path:
     path = folder / "page.md"
     path.write_text(f"# A page\n\n```sh\n{command}\n```\n\n```text\n{output}\n```\n", encoding="utf-8")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.prediction.traced.predict import INDIVIDUAL, TRACED, predict_trace, trace_job
+from stepsight.prediction.traced.predict import INDIVIDUAL, TRACED, _name, predict_trace, trace_job
 from stepsight.trace.platforms import guess_platform
 from stepsight.trace.run import load_trace, measured_step_us
 from tests.trace.making import Made, made_run, two_step_training
@@ -15,6 +17,40 @@ def test_replay_of_a_gpu_bound_run_gives_the_gpus_period():
     prediction = predict_trace(made_run(two_step_training(host_us=50, kernel_us=200)), replay=True)
     assert prediction.step_time_us == pytest.approx(600, rel=0.01)
     assert prediction.measured_us == pytest.approx(600)
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        (("mine/0/trace.json", "mine/1/trace.json"), "mine"),
+        (("mine/rank_0.pt.trace.json",), "mine"),
+        (("mine/resnet50.json.gz",), "resnet50.json.gz"),
+        (("llama_rank0.json", "llama_rank1.json"), "here"),
+    ],
+)
+def test_an_answer_is_named_by_what_says_something(files, name):
+    made = made_run(two_step_training(host_us=50, kernel_us=200))
+    ranks = tuple(replace(made.ranks[0], linked=moved(made.ranks[0].linked, f"here/{f}")) for f in files)
+    assert _name(replace(made, ranks=ranks)) == name
+
+
+def moved(linked, path):
+    return replace(linked, trace=replace(linked.trace, path=path))
+
+
+def test_ranks_that_enter_apart_add_up_to_the_step():
+    traces = []
+    for rank, begins in enumerate((1000, 1700)):
+        traces.append(Made(rank=rank, world=2))
+        traces[-1].step(5, begins, 3000)
+        for i in range(4):
+            at = begins + 20 * i
+            traces[-1].op("aten::relu", at, 18, [[256, 64]])
+            traces[-1].launch(at + 5, 5, "vectorized_elementwise_kernel<4, relu>", 2000 + at + 200 * i, 200)
+    p = predict_trace(made_run(*traces))
+    assert len(p.ranks) == 2
+    assert sum(p.breakdown_us.values()) == pytest.approx(p.step_time_us)
+    assert [rank.step_us for rank in p.ranks] == pytest.approx([p.step_time_us] * 2)
 
 
 def test_a_single_step_counts_from_the_end_of_the_step_before():

@@ -8,6 +8,7 @@ Replay: every duration is the trace's.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -247,9 +248,20 @@ def predict_trace(
         ).predicted()
 
 
+_GENERIC = re.compile(
+    r"(?:ranks?|workers?|gpu|traces?|profil(?:e|er|ing)|kineto|pytorch|torch|test|train(?:ing)?|data|nccl|steps?|logs?|out(?:put)?|results?"
+    r"|json|gz|zip|pt|et|[\W\d_])*", re.IGNORECASE,
+)  # fmt: skip
+"""Names of files and folders that say nothing of the job."""
+
+
 def _name(run: TraceRun) -> str:
-    first = Path(run.ranks[0].path.split("::")[0])
-    return first.name if len(run.ranks) == 1 else first.parent.name
+    """The innermost of the file and its folders whose name says something, as far as all ranks share it."""
+    files = [Path(rank.path.split("::")[0]).resolve() for rank in run.ranks]
+    shared = [
+        parts[0] for parts in zip(*(file.parts for file in files), strict=False) if len(set(parts)) == 1
+    ]
+    return next((part for part in reversed(shared) if not _GENERIC.fullmatch(part)), files[0].name)
 
 
 INDIVIDUAL, TRACED = "individual", "traced"
