@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,10 @@ def test_words_choose_among_them() -> None:
 
 def test_words_that_match_nothing_say_what_to_do() -> None:
     assert "--show" in str(run("no-such-gpu").exception)
+
+
+def test_json_of_one_platform_is_json() -> None:
+    assert json.loads(run("--show", "2x8xH100-SXM-400G", "--json").output)["nodes"] == 2
 
 
 @pytest.mark.parametrize("name", ["RTX-3090", "8xA100-SXM4-40G", "2x8xH100-SXM-200G"])

@@ -8,7 +8,7 @@ import pytest
 from stepsight.hardware.gpus import load_gpu
 from stepsight.platform.load import load_platform
 from stepsight.program.job import Kernel
-from stepsight.simulate.sustained import Sustained, alone_us, sustained
+from stepsight.simulate.sustained import Sustained, sustained, sustained_alone
 
 GEMM = Kernel.of("gemm", "bf16", batch=1, m=8192, n=8192, k=8192)
 COPY = Kernel.of("elementwise", "bf16", elements=2**28)
@@ -67,7 +67,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("gpu", PUBLISHED)
 def test_one_gemm_by_itself_runs_as_fast_as_people_measure(gpu: str) -> None:
     at_boost = float(alone(gpu).draws.time_us[0])
-    took_us = alone_us(GEMM, at_boost, load_gpu(gpu))
+    took_us = sustained_alone(GEMM, at_boost, load_gpu(gpu))[0]
     low, high = PUBLISHED[gpu]
     assert low < 2 * 8192**3 / took_us / 1e6 < high
     assert at_boost <= took_us <= float(alone(gpu).estimates.time_us[0])
@@ -77,7 +77,7 @@ def test_a_limit_that_the_tables_hold_is_not_counted_again() -> None:
     board = load_platform("1xL40S")
     tabled = float(board.kernels.estimate([GEMM]).time_us[0])
     assert float(alone("L40S").estimates.time_us[0]) == pytest.approx(tabled, rel=0.01)
-    assert alone_us(GEMM, tabled, board.spec.gpu) == pytest.approx(tabled, rel=0.01)
+    assert sustained_alone(GEMM, tabled, board.spec.gpu)[0] == pytest.approx(tabled, rel=0.01)
     at = {w: float(alone("L40S", GEMM, f"gpu.power_w={w}").estimates.time_us[0]) for w in (250, 350, 500)}
     assert at[250] > 1.1 * at[350] > 1.2 * at[500]
 

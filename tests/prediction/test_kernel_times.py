@@ -9,6 +9,7 @@ import pytest
 
 import stepsight
 from stepsight.errors import InputError
+from stepsight.platform.importing import described
 from stepsight.prediction.kernel_times import time_table
 
 GPT2 = "examples/gpt2.toml"
@@ -71,3 +72,20 @@ def test_a_shared_matrix_is_the_left_or_the_right_one() -> None:
         time_table(
             {name: [size] for name, size in {"gpu": "H100-SXM", "op": "gemm", **sizes, "shared": 7}.items()}
         )
+
+
+def test_a_file_of_a_gpu_takes_the_place_of_a_name(tmp_path):
+    sizes = {"m": 4096, "n": 4096, "k": 4096}
+    mine = tmp_path / "mine.toml"
+    mine.write_text(described("H100-SXM"))
+    named, filed = (stepsight.kernel_time("gemm", gpu, "bf16", **sizes) for gpu in ("H100-SXM", str(mine)))
+    assert filed.time_us == named.time_us
+
+
+def test_a_sustained_time_states_its_clock():
+    sizes = {"m": 8192, "n": 8192, "k": 8192}
+    short, hours = (
+        stepsight.kernel_time("gemm", "H100-PCIe", "bf16", **sizes, sustained=s) for s in (False, True)
+    )
+    assert short.clock is None
+    assert hours.clock < 1.0

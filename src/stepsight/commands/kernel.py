@@ -19,7 +19,9 @@ from stepsight.terminal import counted
 @click.command()
 @click.argument("family", required=False)
 @click.argument("sizes", nargs=-1, metavar="[NAME=SIZE]...")
-@click.option("--gpu", help="A GPU of the catalogue; for a table, the GPU of rows that name none.")
+@click.option(
+    "--gpu", help="A GPU of the catalogue, or a platform's file; for a table, that of rows that name none."
+)
 @click.option("--dtype", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, fp8 …")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A size, as NAME=SIZE without --dim.")
 @click.option("--name", default="", help="The op, where a family has several (bmm, gelu, add …).")
@@ -89,6 +91,8 @@ def _single(
     shape = " ".join(f"{key}={value:g}" for key, value in found.dims.items())
     click.echo(f"{family} {dtype} {shape} on {found.gpu}")
     click.echo(f"  {found.time_us:.2f} µs  ({found.low_us:.2f} – {found.high_us:.2f})")
+    if found.clock is not None:
+        click.echo(f"  sustained: clock {100 * found.clock:.0f} % of boost")
     click.echo(
         f"  speed of light {found.speed_of_light_us:.2f} µs, {100 * found.efficiency:.0f} % of it reached"
     )

@@ -31,6 +31,13 @@ def command(words: tuple[str, ...], show: str | None, as_json: bool) -> None:
     if show:
         from stepsight.platform.importing import described
 
+        if as_json:
+            import tomllib
+
+            from stepsight.documents import to_json
+
+            click.echo(to_json(tomllib.loads(described(show))))
+            return
         click.echo(described(show), nl=False)
         return
     from stepsight.hardware.gpus import gpu_catalogue

@@ -19,7 +19,7 @@ from stepsight.collectives.roofline import bus_factor
 from stepsight.dtypes import DTYPE_BYTES
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
-from stepsight.hardware.gpus import load_gpu
+from stepsight.hardware.gpus import find_gpu, load_gpu
 from stepsight.hardware.spec import NEVER_EMULATED, GpuSpec, emulated, has_units, lack, substitute
 from stepsight.inputs import csv_rows, limit, read_text
 from stepsight.kernels.attention import impossible
@@ -31,7 +31,7 @@ from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import COLLECTIVE_KINDS, Kernel
 from stepsight.records import nearest
-from stepsight.simulate.sustained import alone_us
+from stepsight.simulate.sustained import sustained_alone
 from stepsight.terminal import counted
 
 Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
@@ -58,12 +58,14 @@ class KernelTime:
     note: str
     speed_of_light_us: float
     efficiency: float
+    clock: float | None = None
+    """Of a sustained time, the clock as a share of boost."""
 
 
 def kernel_time(
     family: str, gpu: str, dtype: str = "fp32", *, name: str = "", sustained: bool = False, **sizes: float
 ) -> KernelTime:
-    """The time of one kernel on a GPU of the catalogue.
+    """The time of one kernel on a GPU of the catalogue or of a platform's file.
 
     ``name`` is the variant where a family has several (bmm, gelu, flash2 …); ``sustained`` asks for the clock
     that the GPU keeps for hours instead of a short benchmark's.
@@ -75,7 +77,8 @@ def kernel_time(
     if dtype not in DTYPE_BYTES:
         raise InputError(f"dtype {dtype}", "unknown", nearest(dtype, DTYPE_BYTES))
     _check_sizes(family, sizes)
-    spec = load_gpu(gpu)
+    models = _models_on(gpu)
+    spec = models.spec
     batch = Batch.of(family, dtype, {key: np.array([value]) for key, value in sizes.items()}, name or family)
     note = without_units(batch, spec)
     if note and dtype in NEVER_EMULATED:
@@ -83,10 +86,10 @@ def kernel_time(
     why = impossible(batch.kinds[0].variant, spec, dtype) if name and family.startswith("attention") else None
     if why is not None:
         raise InputError(f"name {name}", why.problem, why.fix)
-    estimate = KernelModels.for_gpu(spec).estimate_batch(batch)[0]
+    estimate, clock = models.estimate_batch(batch)[0], None
     if sustained:
-        kernel = Kernel(family, tuple(sizes.items()), dtype)
-        estimate = replace(estimate, time_us=alone_us(kernel, estimate.time_us, spec))
+        time_us, clock = sustained_alone(Kernel(family, tuple(sizes.items()), dtype), estimate.time_us, spec)
+        estimate = replace(estimate, time_us=time_us)
     light_us = float(speed_of_light_us(batch, spec)[0])
     return KernelTime(
         family=family,
@@ -100,7 +103,15 @@ def kernel_time(
         note=joined(note, estimate.note),
         speed_of_light_us=light_us,
         efficiency=light_us / estimate.time_us,
+        clock=clock,
     )
+
+
+def _models_on(gpu: str) -> KernelModels:
+    """The models of a GPU of the catalogue, or of a file's or folder's."""
+    if find_gpu(gpu) is None and Path(gpu).exists():
+        return load_platform(gpu).kernels
+    return KernelModels.for_gpu(load_gpu(gpu))
 
 
 LOOKUPS = ("embedding", "embedding_backward")
@@ -259,7 +270,7 @@ def time_table(table: Table, where: str = "table", gpu: str | None = None) -> Ta
     models: dict[str, KernelModels] = {}
     for name, batch in _batches(table, where, gpu, n):
         if name not in models:
-            models[name] = KernelModels.for_gpu(load_gpu(name))
+            models[name] = _models_on(name)
         times.put(batch, models[name].estimate_batch(batch), models[name])
     return times
 

@@ -44,13 +44,14 @@ def sustained(
     return Sustained(replace(found, time_us=time_us + drawn.clock_bound_us * (1 / clock - 1)), drawn, clock)
 
 
-def alone_us(kernel: Kernel, time_us: float, gpu: GpuSpec) -> float:
-    """What a kernel of that time in the tables takes, run by itself for hours."""
+def sustained_alone(kernel: Kernel, time_us: float, gpu: GpuSpec) -> tuple[float, float]:
+    """What a kernel of that time in the tables takes, run by itself for hours, and its clock over boost."""
     power = Power.of(gpu)
     if power is None:
-        return time_us
+        return time_us, 1.0
     drawn = power.at_boost(draws([kernel], np.array([time_us]), gpu)).total(np.ones(1))
-    return drawn.time_us + drawn.clock_bound_us * (1 / power.alone(drawn) - 1)
+    clock = power.alone(drawn)
+    return drawn.time_us + drawn.clock_bound_us * (1 / clock - 1), clock
 
 
 def at_boost(kernels: Sequence[Kernel], platform: Platform) -> tuple[Estimates, Draws]:
