@@ -32,11 +32,10 @@ def command(words: tuple[str, ...], show: str | None, as_json: bool) -> None:
         from stepsight.platform.importing import described
 
         if as_json:
-            import tomllib
-
             from stepsight.documents import to_json
+            from stepsight.records import parse_toml
 
-            click.echo(to_json(tomllib.loads(described(show))))
+            click.echo(to_json(parse_toml(described(show), show)))
             return
         click.echo(described(show), nl=False)
         return
