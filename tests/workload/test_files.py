@@ -11,7 +11,7 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.records import read_toml
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import Workload, load_workload, parse_workload, resolve, settings
+from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload
 
 EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
@@ -220,23 +220,6 @@ def test_what_needs_replicas_is_judged_by_the_ranks_of_the_platform() -> None:
 def test_a_section_that_is_no_table_is_refused(kind: str, parallel: object) -> None:
     with pytest.raises(InputError):
         parse_workload({"kind": kind, "family": "llama", "parallel": parallel}, "w")
-
-
-def origins(workload: str, *changes: str) -> dict[str, str]:
-    return {one.name: one.origin for one in settings(workload, changes, gpus=8)}
-
-
-def test_settings_of_a_model_come_from_its_name_the_command_line_and_its_recipe() -> None:
-    found = origins("llama3-8b", "zero=3", "seq=4096")
-    assert found["hidden"] == "model llama3-8b" and found["parallel.data"] == "all GPUs of the platform"
-    assert found["parallel.zero"] == "--set" and found["sequence"] == "--set"
-    assert any(origin.startswith("recipe torchtitan") for origin in found.values())
-    assert "default" in found.values()
-
-
-def test_settings_of_a_dlrm_are_those_of_its_file() -> None:
-    found = origins("examples/dlrm.toml", "batch=8192")
-    assert found["batch"] == "--set" and found["kind"] == "file"
 
 
 def test_tables_of_another_file_need_a_dlrm(tmp_path: Path) -> None:

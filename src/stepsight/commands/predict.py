@@ -128,14 +128,14 @@ def _explain(
     from stepsight.documents import to_json
     from stepsight.platform.load import load_platform
     from stepsight.terminal import listing, terminal
-    from stepsight.workload.files import settings
+    from stepsight.workload.settings import settings
 
     chosen = [f"training.recipe={recipe}"] if recipe else []
     on_workload, on_platform = options.split_assignments(assignments)
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
     spec = load_platform(platform, on_platform).spec
-    found = settings(workload, [*chosen, *on_workload], gpus=spec.ranks, gpu=spec.gpu)
+    found = settings(workload, spec, [*chosen, *on_workload], on_platform)
     if as_json:
         click.echo(to_json([msgspec.to_builtins(one, enc_hook=str) for one in found]))
         return

@@ -1,12 +1,12 @@
-"""Workload files, names of models and config.json, checked at the edge; where each setting comes from."""
+"""Workload files, names of models and config.json, checked at the edge."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -259,76 +259,6 @@ def _parse(document: Mapping[str, Any], where: str) -> Workload:
     if kind is None:
         raise InputError(f"{where}: kind", "is missing", f'write kind = "{KINDS[0]}" or "{KINDS[1]}"')
     raise InputError(f"{where}: kind", f"unknown kind {kind!r}", nearest(str(kind), KINDS))
-
-
-FILE, SET, DEFAULT = "file", "--set", "default"
-ALL_GPUS = "all GPUs of the platform"
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: the path of its field, its value, and where the value came from."""
-
-    name: str
-    value: Any
-    origin: str
-
-
-def settings(
-    workload: str | Path, overrides: Assignments = (), *, gpus: int = 1, gpu: GpuSpec | None = None
-) -> list[Setting]:
-    """The settings of a workload file, a config.json or a well-known model on ``gpus`` GPUs, by section."""
-    document = _document(workload)
-    changed = {ALIASES.get(key, key): value for key, value in assigned(overrides)}
-    given = f"model {model_name(str(workload))}" if is_name(workload) else FILE
-    found = {name: Setting(name, value, given) for name, value in _flat(document)}
-    found |= {name: Setting(name, value, SET) for name, value in changed.items()}
-    read = load_workload(workload, overrides)
-    loaded = resolve(read, gpus, gpu)
-    if isinstance(loaded, LanguageWorkload):
-        recipe = recipe_of(loaded.config.recipe)
-        by_recipe = {f"training.{k}": v for k, v in recipe.training.items()}
-        by_recipe |= {f"parallel.{k}": v for k, v in recipe.parallel.items()}
-        c = loaded.config
-        held = {f"training.{f.name}": getattr(c.training, f.name) for f in fields(c.training)}
-        held |= {f"parallel.{f.name}": getattr(c.layout, f.name) for f in fields(c.layout)}
-        for name, value in by_recipe.items():
-            used = held.get(name, value)
-            by_gpu = "" if used == value else ", for this GPU"
-            found.setdefault(name, Setting(name, used, f"recipe {recipe.name}{by_gpu}"))
-        for name in _DERIVED:
-            del held[name]
-        held |= {"training.compile": c.training.compiled, "parallel.micro_batch": c.micro_batch}
-        held |= {} if "global_batch" in found else {"batch_per_rank": c.batch_per_rank}
-        origins = {"parallel.data": ALL_GPUS} if read.open_ranks is not None else {}
-        origins |= {"parallel.micro_batch": "the largest that fits"} if "micro_batch" in c.left_open else {}
-        for name, value in held.items():
-            found.setdefault(name, Setting(name, value, origins.get(name, DEFAULT)))
-    return sorted(found.values(), key=lambda s: ("." in s.name, s.name))
-
-
-_DERIVED = (
-    "training.compiled", "training.recompute_layers", "training.recompute_modules", "parallel.micro_batches",
-    "parallel.states_buckets",
-)  # fmt: skip
-"""What follows from the fields that a description has."""
-
-
-def _document(workload: str | Path) -> Mapping[str, Any]:
-    document = (
-        named(str(workload)) if is_name(workload)
-        else read_config(workload) if is_config(workload)
-        else read_toml(workload)
-    )  # fmt: skip
-    return document if document.get("kind") == "dlrm" else with_full_names(document, str(workload))
-
-
-def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 CATALOGUE = Path(__file__).parent / "llm" / "catalogue"

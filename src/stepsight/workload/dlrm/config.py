@@ -50,11 +50,12 @@ _PLACED_BY = {JOINT_STACK: "nvidia", HUGECTR_STACK: "hugectr"}
 """How a stack places tables where the file does not say."""
 
 
-_WITHOUT_EFFECT = {
+WITHOUT_EFFECT = {
     "recompute": "a DLRM keeps its activations",
     "attention": "a DLRM has no attention",
     "dropout": "a DLRM has no dropout",
 }
+"""Fields of ``training`` that a DLRM has no use for, and why."""
 
 
 _BETWEEN_RANKS = (
@@ -161,7 +162,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     if (named := training_fields.values.get("optimizer")) in _OF_TABLES_ALONE:
         problem = f"{named} updates tables, not the dense part"
         raise training_fields.fail("optimizer", problem, f'set sparse_optimizer = "{named}"')
-    training = Training.read(training_fields, LOSSES, _WITHOUT_EFFECT)
+    training = Training.read(training_fields, LOSSES, WITHOUT_EFFECT)
     tables = _all_tables(fields, source)
     _name_apart(tables, source)
     batch = fields.integer("batch")
