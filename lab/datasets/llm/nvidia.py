@@ -214,8 +214,10 @@ def _submission(row: Row, parallel: dict[str, Any]) -> dict[str, Any]:
     """What the submission's own settings say."""
     given = json.loads(row["config_json"] or "{}")
     training: dict[str, Any] = {"cuda_graphs": given.get("LAYER_CUDA_GRAPH") == "1"}
-    if given.get("FP8_ACTIVATION") == "True":
-        training["fp8_activations"] = True
+    if "FP8_ACTIVATION" in given:
+        training["fp8_activations"] = given["FP8_ACTIVATION"] in ("True", "1")
+    if given.get("ACG") == "full" and given.get("ACM") == "block":
+        training["recompute"] = int(given.get("ACL") or 0) or "full"
     more: dict[str, Any] = {}
     if parallel["tensor"] > 1 and "SP" in given:
         more["sequence_parallel"] = given["SP"] == "1"

@@ -82,6 +82,16 @@ def test_a_result_names_its_platform_and_recipe(gpu: str, nodes: str, platform: 
     assert (case.platform, case.recipe) == (platform, recipe)
 
 
+def test_a_submission_names_the_layers_that_it_runs_again() -> None:
+    sure = {
+        "config_sure": "yes",
+        "pp": "1",
+        "cp": "2",
+        "config_json": '{"ACG": "full", "ACM": "block", "ACL": "21"}',
+    }
+    assert mlperf({**MLPERF, **sure}).settings["training"]["recompute"] == 21
+
+
 def test_tokens_per_second_become_the_time_of_a_step() -> None:
     row = {
         "model": "Llama2-7B", "gpu": "A100-SXM4-80G", "gpus": "8", "seq": "131072",

@@ -113,6 +113,19 @@ def test_a_recipe_has_other_settings_for_some_models_and_gpus() -> None:
     assert not on("GB200-186G", "nemo-2026").training.cuda_graphs
 
 
+def test_layers_run_again_where_a_board_is_short_of_memory() -> None:
+    document = {
+        "model": "llama2-70b", "sequence": 8192, "parallel": {"data": 8},
+        "training": {"recipe": "mlperf-amd-2025", "adapters": True},
+    }  # fmt: skip
+
+    def on(gpu: str) -> LanguageConfig:
+        return resolve(parse_workload(document, "t"), 8, gpu_catalogue()[gpu].gpu).config  # type: ignore
+
+    assert on("MI300X").training.recompute_layers == 21
+    assert on("MI325X").training.recompute == "none" and on("MI325X").training.frozen_weights == "fp8"
+
+
 def test_experts_keep_gathered_parameters_and_dense_models_do_not() -> None:
     def kept(model: str) -> bool:
         training = {"recipe": "automodel-2025"}

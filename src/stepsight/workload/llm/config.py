@@ -337,14 +337,22 @@ def with_choices_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
     for path in found.keys() & c.left_open:
         section, _, name = path.partition(".")
         if name == "recompute":
-            modules = tuple(found[path]) if isinstance(found[path], list) else ()
-            kind = "modules" if modules else str(found[path])
-            training = replace(training, recompute=kind, recompute_modules=modules, recompute_layers=0)
+            training = replace(training, **_recomputed(found[path]))
         elif section == "training":
             training = replace(training, **{name: found[path]})
         elif c.layout.expert > 1:
             layout = replace(layout, **{name: found[path]})
     return c if (training, layout) == (c.training, c.layout) else replace(c, training=training, layout=layout)
+
+
+def _recomputed(value: Any) -> dict[str, Any]:
+    """What ``recompute`` says: a list of modules, a number of layers, or a word."""
+    modules = tuple(map(str, value)) if isinstance(value, list) else (value,) if value in MODULES else ()
+    if isinstance(value, int):  # also a flag
+        value, layers = "full" if value else "none", 0 if isinstance(value, bool) else value
+    else:
+        value, layers = "modules" if modules else "none" if value == [] else str(value), 0
+    return {"recompute": value, "recompute_layers": layers, "recompute_modules": modules}
 
 
 def _usual_attention(recipe: Recipe, precision: str, family: str, gpu: GpuSpec | None) -> str:
@@ -433,23 +441,16 @@ def chosen_recipe(document: Mapping[str, Any], where: str) -> Recipe:
 
 
 def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) -> LanguageTraining:
-    recompute, layers = fields.anything("recompute", "none"), 0
-    modules: tuple[str, ...] = ()
-    if isinstance(recompute, list) or recompute in MODULES:
-        modules = tuple(map(str, recompute if isinstance(recompute, list) else [recompute]))
-        for name in modules:
-            if name not in MODULES:
-                raise fields.fail("recompute", f"unknown module {name!r}", nearest(name, MODULES))
-        recompute = "modules" if modules else "none"
-    elif isinstance(recompute, bool):
-        recompute = "full" if recompute else "none"
-    elif isinstance(recompute, int):
-        layers = fields.integer("recompute", 0, least=0)
-        recompute = "full" if layers else "none"
-    if recompute not in RECOMPUTE and not modules:
+    again = _recomputed(fields.anything("recompute", "none"))
+    if again["recompute_layers"]:
+        fields.integer("recompute", least=0)
+    for name in again["recompute_modules"]:
+        if name not in MODULES:
+            raise fields.fail("recompute", f"unknown module {name!r}", nearest(name, MODULES))
+    if again["recompute"] not in RECOMPUTE and not again["recompute_modules"]:
         raise fields.fail(
             "recompute",
-            f"unknown {recompute!r}",
+            f"unknown {again['recompute']!r}",
             f"one of {', '.join(RECOMPUTE)}, a list of modules, or a number of layers",
         )
     other_name = str(fields.anything("precision", "bf16")) in FP4
@@ -466,9 +467,7 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
     known = {
         "precision": precision,
         "attention": attention or _usual_attention(recipe, precision, family, gpu),
-        "recompute": str(recompute),
-        "recompute_layers": layers,
-        "recompute_modules": modules,
+        **again,
         "dropout": fields.number("dropout", usual_dropout(family), most=0.99),
         "clipping": fields.flag("clip_gradients", True),
         "master_weights": masters or (half_state and not fields.has("master_weights")),
