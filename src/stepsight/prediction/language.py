@@ -27,6 +27,7 @@ from stepsight.simulate.timeline import Timeline, run
 from stepsight.workload.llm.build import build, schedule
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import stage_memory
+from stepsight.workload.llm.recipe import families, recipe_of
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.memory import RankMemory
 
@@ -234,7 +235,7 @@ def predict_language(
     return replace(
         found, workload=c.name, memory=memory, setup=setup, ranks=ranks,
         language=figures(c, timeline, platform.spec.gpu),
-        notes=(*left_out(timeline), *c.notes, *found.notes),
+        notes=(*left_out(timeline), *c.notes, *same_elsewhere(c), *found.notes),
     )  # fmt: skip
 
 
@@ -249,6 +250,22 @@ def walk_language(c: LanguageConfig, platform: Platform, *, blocks: int = WALKED
         if found.even or job.whole or same or long or blocks >= MOST_WALKED_BLOCKS:
             return found
         blocks, before = 2 * blocks, found.step_us
+
+
+def same_elsewhere(c: LanguageConfig) -> tuple[str, ...]:
+    """A note where other frameworks of the same defaults launch the very same step."""
+    if not c.recipe:
+        return ()
+    here = recipe_of(c.recipe)
+    defaults = (here.training, here.parallel, here.attention_on)
+    found = [
+        one.family
+        for one in families().values()
+        if one.family != here.family
+        and (one.training, one.parallel, one.attention_on) == defaults
+        and build(replace(c, framework=replace(one.framework, gradients=c.framework.gradients))) == build(c)
+    ]
+    return (f"framework {here.family}: {', '.join(found)} gives the same step here",) if found else ()
 
 
 def left_out(timeline: Timeline) -> tuple[str, ...]:

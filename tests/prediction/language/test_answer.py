@@ -10,7 +10,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.language import LanguageStep, quick
 from stepsight.prediction.predict import predict
 from stepsight.simulate.blocks import Question
-from stepsight.workload.files import parse_workload
+from stepsight.workload.files import load_model, parse_workload
 from stepsight.workload.llm.config import LanguageConfig, read_language
 
 
@@ -163,3 +163,15 @@ def test_the_interval_is_wide_where_no_steps_of_a_vendor_were_scored(platform: P
     known, unknown = (quick(config(data=16), where) for where in (platform, load_platform("2x8xMI300X-400G")))
     assert known.high_us / known.low_us < 1.3
     assert unknown.high_us / unknown.low_us > 2
+
+
+@pytest.mark.parametrize("framework", ["hf", "deepspeed", "torchtitan"])
+def test_frameworks_that_launch_the_same_step_name_each_other(framework: str) -> None:
+    def notes(zero: int) -> list[str]:
+        settings = {"training.framework": framework, "global_batch": "32", "parallel.zero": str(zero)}
+        return [
+            n for n in predict(load_model("llama3-8b", settings), "8xH100-SXM").notes if "the same step" in n
+        ]
+
+    assert len(notes(3)) == (framework != "torchtitan")
+    assert not notes(1)
