@@ -40,7 +40,8 @@ def share(fraction: float) -> str:
 
 def change(fraction: float, digits: int = 0) -> str:
     """+12 %, −3 %: by how much something is more or less than another."""
-    return f"{100 * fraction:+.{digits}f} %".replace("-", "−")
+    shown = f"{100 * fraction:+.{digits}f}"
+    return f"{shown if float(shown) else shown.replace('-', '+')} %".replace("-", "−")
 
 
 def rate(value: float) -> str:
@@ -107,7 +108,7 @@ def rate_lines(p: Prediction) -> list[tuple[str, str]]:
     elif rates.samples_per_s is not None:
         found.append((f"{p.setup.sample_kind if p.setup else 'samples'}/s", rate(rates.samples_per_s)))
     if rates.model_flops > 0:
-        found.append(("TFLOP/s per GPU", rate(rates.tflops_per_gpu)))
+        found.append(_flops(rates.tflops_per_gpu))
     if rates.model_flops > 0 and rates.mfu is not None:
         found.append(("MFU", share(rates.mfu)))
     if rates.cost_per_million_tokens is not None:
@@ -117,24 +118,34 @@ def rate_lines(p: Prediction) -> list[tuple[str, str]]:
     return found
 
 
+def _flops(tflops: float) -> tuple[str, str]:
+    """Unit and value: a toy's step does millions a second."""
+    unit, scale = (
+        ("TFLOP/s", 1.0) if tflops >= 0.1 else ("GFLOP/s", 1e-3) if tflops >= 1e-4 else ("MFLOP/s", 1e-6)
+    )
+    return f"{unit} per GPU", rate(tflops / scale)
+
+
 def _scaled(value: float, unit: str) -> str:
-    for prefix, scale in (("M", 1e6), ("k", 1e3)):
-        if value >= scale:
-            return f"{value / scale:,.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+    prefix, scale = next((prefix, scale) for prefix, scale, least in _PREFIXES if value >= least)
+    return f"{value / scale:,.3g} {prefix}{unit}"
+
+
+_PREFIXES = (("M", 1e6, 1e6), ("k", 1e3, 1e3), ("", 1.0, 0.01), ("m", 1e-3, 1e-4), ("µ", 1e-6, 0.0))
+"""With what they multiply, and from which figure on they are used."""
 
 
 def energy_words(e: Energy, kind: str = "samples") -> str:
     """``61.3 kJ (17.0 Wh) per step, 0.94 J per token, 612 W per GPU, clock 74 % of boost``."""
     words = [f"{_scaled(e.step_j, 'J')} ({_scaled(e.step_wh, 'Wh')}) per step"]
     if e.j_per_token is not None:
-        words.append(f"{e.j_per_token:.3g} J per token")
+        words.append(f"{_scaled(e.j_per_token, 'J')} per token")
     elif e.j_per_sample is not None:
-        words.append(f"{e.j_per_sample:.3g} J per {kind.removesuffix('s')}")
+        words.append(f"{_scaled(e.j_per_sample, 'J')} per {kind.removesuffix('s')}")
     words.append(f"{e.gpu_w:.0f} W per GPU")
     words.append(f"clock {100 * e.clock:.0f} % of boost")
     if e.grams_co2 is not None:
-        words.append(f"{e.grams_co2:,.3g} g CO2 per step")
+        words.append(f"{_scaled(e.grams_co2, 'g')} CO2 per step")
     return ", ".join(words)
 
 
@@ -143,7 +154,7 @@ def peak_words(p: Prediction) -> str:
     rates = p.throughput
     if rates.mfu is None or rates.peak_tflops is None:
         return ""
-    words = f"of the dense {rates.dtype} peak, {rates.peak_tflops:g} TFLOP/s"
+    words = f"of the dense {rates.dtype} peak, {rates.peak_tflops:.5g} TFLOP/s"
     if rates.mfu_of_bf16_peak is not None:
         words += f"; {share(rates.mfu_of_bf16_peak)} of the bf16 peak"
     return words + (f"; HFU {share(rates.hfu)} (with recomputation)" if rates.hfu is not None else "")

@@ -197,7 +197,7 @@ def _headline(p: Prediction) -> Text:
         text.append(f"\nbasis      {_BASES[p.basis]}")
     if p.measured_us is not None:
         error = p.step_time_us / p.measured_us - 1
-        text.append(f"\nmeasured   {time(p.measured_us)}   (prediction {100 * error:+.1f} %)")
+        text.append(f"\nmeasured   {time(p.measured_us)}   (prediction {change(error, 1)})")
     elif p.origin is not None:
         text.append(f"\ntraced     {time(p.origin.step_us)} on {p.origin.platform}, as recorded")
     if p.origin is not None and p.origin.timed_by is not None:

@@ -101,33 +101,42 @@ def _relative(run: TraceRun) -> tuple[GpuSpec, str]:
     properties = trace.device_properties
     major, minor = properties.get("computeMajor"), properties.get("computeMinor")
     stated = type(major) is int and type(minor) is int
-    wanted = _BY_CAPABILITY.get((major, minor), ()) if stated else ()
-    why = f"compute capability {major}.{minor}"
+    names = " ".join({e.name for e in trace.gpu})
+    amd = _AMD.search(f"{run.device} {names}") or any(e.name.startswith("hip") for e in trace.runtime)
+    known, why = (_BY_GFX, "AMD, gfx") if amd else (_BY_CAPABILITY, "compute capability ")
+    wanted = known.get((major, minor), ()) if stated else ()
+    why += f"{major}.{minor}"
     if not wanted:
-        names = " ".join({e.name for e in trace.gpu})
         wanted, why = next(
             ((gpus, f"its kernels are {made}") for name, gpus, made in _BY_KERNELS if name.search(names)),
             (("V100-SXM2-16G",), "nothing in it tells"),
         )
     found = [e.gpu for name, e in gpu_catalogue().items() if name in wanted]
     sms = _sms(properties)
-    return min(found, key=lambda g: abs(g.sms - sms) if sms else wanted.index(g.name)), why
+    return min(found, key=lambda g: (abs(g.sms - sms) if sms else 0, wanted.index(g.name))), why
 
 
+_AMD = re.compile(r"AMD|Radeon|Instinct|Cijk|MIOpen|miopen|rocprim")
+"""Names of devices and kernels of AMD, whose numbers of an architecture mean something else than NVIDIA's."""
 _BY_CAPABILITY: dict[tuple[object, object], tuple[str, ...]] = {
     (6, 0): ("P100-PCIE-16G",), (6, 1): ("TITAN-Xp",), (7, 0): ("V100-SXM2-16G",),
     (7, 5): ("T4", "RTX-2080Ti", "TITAN-RTX"), (8, 0): ("A100-SXM4-40G",), (8, 6): ("RTX-3090", "A40"),
     (8, 7): ("RTX-3090",), (8, 9): ("L4", "L40S"), (9, 0): ("H100-SXM-80G", "H100-PCIE-80G"),
-    (9, 4): ("MI300X",), (10, 0): ("B200-SXM-180G",), (10, 3): ("B200-SXM-180G",), (12, 0): ("L40S",),
+    (10, 0): ("B200-SXM-180G",), (10, 3): ("B200-SXM-180G",), (12, 0): ("L40S",),
 }  # fmt: skip
-"""GPUs of the catalogue by CUDA's compute capability (AMD's: the gfx number)."""
+"""GPUs of the catalogue by CUDA's compute capability."""
+_BY_GFX: dict[tuple[object, object], tuple[str, ...]] = {
+    (9, 0): ("MI250", "MI210", "MI250X", "MI100"), (9, 4): ("MI300X", "MI325X"), (9, 5): ("MI355X", "MI350X"),
+    (11, 0): ("RX-7900-XTX",),
+}  # fmt: skip
+"""AMD's by the first numbers of gfx: gfx908 and gfx90a (a GPU is one die), gfx942, gfx950, gfx1100."""
 _BY_KERNELS = (
     (re.compile(r"sm90|nvjet|hopper"), ("H100-SXM-80G",), "made for Hopper"),
     (re.compile(r"ampere|cutlass_80|sm80"), ("A100-SXM4-40G",), "made for Ampere"),
     (re.compile(r"turing|sm75"), ("T4",), "made for Turing"),
     (re.compile(r"volta|sm70|s884"), ("V100-SXM2-16G",), "made for Volta"),
     (re.compile(r"maxwell|pascal|sm6"), ("P100-PCIE-16G",), "made for Pascal"),
-    (re.compile(r"Cijk|MIOpen|miopen|rocprim"), ("MI300X",), "AMD's"),
+    (_AMD, ("MI300X",), "AMD's"),
 )
 
 

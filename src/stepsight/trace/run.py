@@ -317,7 +317,7 @@ def one_run(traces: Sequence[KinetoTrace], where: str) -> list[KinetoTrace]:
         more = f"; and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
         raise InputError(
             where, f"holds {len(runs)} runs, which are not mixed ({named}{more})",
-            "name the folder or the files of one run: --trace PATH, once for each file",
+            "name the folder or the files of one of them",
         )  # fmt: skip
     order = {h.path: (h.rank if h.rank is not None else i, h.path) for i, h in enumerate(runs[0])}
     return sorted(traces, key=lambda t: order[t.path])

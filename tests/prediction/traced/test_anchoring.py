@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from stepsight.errors import InputError
@@ -85,3 +87,14 @@ def test_a_gpu_outside_the_catalogue_is_predicted_on_itself():
 def test_a_trace_without_a_gpus_name_says_what_it_assumes():
     answer = predict_trace(made_run(_training("")))
     assert any("V100-SXM2-16G is assumed" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize(
+    ("number", "sms", "relative"), [((9, 0), 104, "MI250"), ((9, 0), 120, "MI100"), ((9, 4), 304, "MI300X")]
+)
+def test_an_amd_gpu_without_a_name_is_known_by_its_architecture_and_size(tmp_path, number, sms, relative):
+    document = json.loads(_training("AMD Radeon Graphics").content())
+    document["deviceProperties"][0].update(numSms=sms, computeMajor=number[0], computeMinor=number[1])
+    (tmp_path / "trace.json").write_text(json.dumps(document))
+    notes = predict_trace(tmp_path).notes
+    assert any(f"after {relative} by {sms} multiprocessors" in note for note in notes)
