@@ -27,6 +27,13 @@ def test_only_names_that_are_close_are_suggested(given: str, known: list[str], m
     assert ("did you mean" in nearest(given, known)) == (meant is not None)
 
 
+def test_of_a_long_list_only_the_nearest_are_named() -> None:
+    names = [f"name-{i}" for i in range(40)] + ["gemm", "gemv"]
+    assert nearest("gemmm", names) == "did you mean 'gemm' or 'gemv'?"
+    assert nearest("name-4x", names).count("name-") == 3
+    assert nearest("zzz", names).startswith("known: gemm, gemv, name-0")
+
+
 def test_a_gpu_of_another_line_is_not_suggested() -> None:
     assert "did you mean" not in nearest_gpu("Gaudi-3")
     assert "did you mean 'RTX-4090'" in nearest_gpu("RTX-4080")

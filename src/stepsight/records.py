@@ -73,12 +73,22 @@ def _continues(longer: str, shorter: str) -> bool:
     return len(shorter) > 1 and longer.startswith(shorter) and longer[len(shorter) :][:1] in ("_", "-", ".")
 
 
+FEW = 12
+"""Names that are listed whole next to the one that was probably meant."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?`` where a name is close, and the list of what there is."""
+    """``did you mean 'x'?`` where a name is close, and the list of what there is; of a long list, up to three
+    names."""
     names = sorted(set(known))
     close = closest(name, names)
     listed = f"known: {', '.join(names)}"
-    return f"did you mean {close!r}? ({listed})" if close else listed
+    if close is None:
+        return listed
+    if len(names) <= FEW:
+        return f"did you mean {close!r}? ({listed})"
+    near = list(dict.fromkeys([close, *difflib.get_close_matches(name, names, 3)]))[:3]
+    return f"did you mean {either([repr(one) for one in near])}?"
 
 
 def either(names: Sequence[str]) -> str:

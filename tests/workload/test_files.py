@@ -61,7 +61,7 @@ def test_a_known_model_is_read_by_its_name() -> None:
         ("rank=4", r"rank: unknown field; did you mean parallel.ranks"),
         ("precison=bf16", r"precison: unknown field; did you mean training.precision"),
         ("parallel.rank=4", r"\[parallel\]: rank: unknown field; did you mean parallel.ranks"),
-        ("zzz=1", r"zzz: unknown field; known: batch, dense, [^.]*$"),
+        ("zzz=1", r"zzz: unknown field; known: batch, dense\.bottom, .*parallel\.ranks, .*training\.stack"),
         ("parallel.zzz=1", r"\[parallel\]: zzz: unknown field; known: bucket_mb, [^.]*$"),
         ("dense.featuers=1", r"\[dense\]: featuers: unknown field; did you mean dense.features"),
         ("tables.0.rows=-5", r"tables\[0\]: rows: is -5; must be at least 1"),
@@ -105,6 +105,26 @@ def test_a_mistake_in_a_dlrm_is_named_with_its_fix(change: str, said: str) -> No
 def test_a_mistake_in_a_transformer_is_named_with_its_fix(change: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         load_workload(EXAMPLES / "gpt2.toml", [change])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("gpus=16", "belongs to the platform; -p 2x8xH100-SXM is two nodes of eight"),
+        ("parallel.nodes=2", "belongs to the platform"),
+        ("flash=true", "did you mean training.attention=flash2"),
+        ("zzz=1", r"known: .*moe, .*parallel\.ranks, .*parallel\.zero, .*training\.attention"),
+        ("recipe=torchtita", "did you mean 'torchtitan', 'torchtitan-2025' or 'pytorch'"),
+    ],
+)
+def test_a_mistake_in_a_models_settings_is_named_with_its_fix(change: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_workload("llama3-8b", [change])
+
+
+def test_sp_is_sequence_parallelism() -> None:
+    found = load_workload("llama3-8b", ["tp=2", "sp=false"])
+    assert isinstance(found, LanguageWorkload) and not found.config.layout.sequence_parallel
 
 
 def test_a_field_of_the_other_kind_of_training_is_explained() -> None:

@@ -28,8 +28,7 @@ ALIASES = {
     "ranks": "parallel.ranks",
 }  # fmt: skip
 """What people write for a field; any other field is written as its path."""
-HEADINGS = {ALIASES[name]: name for name in ("tp", "pp", "cp", "ep", "mbs", "vp", "dp", "gpus")}
-HEADINGS["parallel.sequence_parallel"] = "sp"
+HEADINGS = {ALIASES[name]: name for name in ("tp", "pp", "cp", "ep", "sp", "mbs", "vp", "dp", "gpus")}
 """How a field is headed in a table, where not by the last part of its path."""
 STACKS = ("training.framework", "training.recipe")
 """Fields that name a training stack: a search that compares stacks tries the layouts of each."""

@@ -23,7 +23,7 @@ LIMIT_OF = {
 ALIASES = {
     "tp": "parallel.tensor", "pp": "parallel.pipeline", "dp": "parallel.data", "cp": "parallel.context",
     "ep": "parallel.expert", "etp": "parallel.expert_tensor", "vp": "parallel.virtual_stages",
-    "zero": "parallel.zero",
+    "sp": "parallel.sequence_parallel", "zero": "parallel.zero",
     "micro_batch": "parallel.micro_batch", "mbs": "parallel.micro_batch",
     "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe",
     "framework": "training.framework", "precision": "training.precision",
@@ -61,12 +61,15 @@ OTHER_WORDS = {
     "amp": "training.precision=bf16", "fsdp": "parallel.zero=3", "ddp": "parallel.zero=0",
     "checkpointing": "training.recompute=full", "gradient_checkpointing": "training.recompute=full",
     "activation_checkpointing": "training.recompute=full", "flash": "training.attention=flash2",
-    "flash_attention": "training.attention=flash2", "gpus": "parallel.ranks", "num_gpus": "parallel.ranks",
-    "world_size": "parallel.ranks", "experts": "moe.experts",
+    "flash_attention": "training.attention=flash2", "experts": "moe.experts",
 }  # fmt: skip
 """Fields by names that people know from other tools."""
 WITHOUT_EFFECT = ("lr", "learning_rate", "weight_decay", "warmup_steps", "seed", "epochs", "max_steps")
 """What people set for a run and no step's time depends on."""
+
+
+OF_PLATFORM = ("gpus", "num_gpus", "nodes", "num_nodes", "world_size")
+"""What the platform's name states."""
 
 
 class Fields:
@@ -215,6 +218,8 @@ class Fields:
         fields_of_all = set(paths.values())
         others_words = {**OTHER_WORDS, **ALIASES}
         words = {k: v for k, v in others_words.items() if v.partition("=")[0] in fields_of_all} | paths
+        whole = (others or {}).get("") is self
+        listed = sorted(fields_of_all - set(others or {})) if whole else self._known
         for key in self.values:
             if key in self._known:
                 continue
@@ -222,8 +227,11 @@ class Fields:
                 raise self.fail(key, "unknown field here", f"did you mean {paths[key]}?")
             if key in WITHOUT_EFFECT:
                 raise self.fail(key, "does not change the time of a step", "leave it out")
+            if key in OF_PLATFORM:
+                fix = "-p 2x8xH100-SXM is two nodes of eight; parallel.ranks uses fewer of them"
+                raise self.fail(key, "belongs to the platform", fix)
             meant = words.get(key) or words.get(closest(key, words) or "") or closest(key, fields_of_all)
-            fix = f"did you mean {meant}?" if meant else nearest(key, self._known)
+            fix = f"did you mean {meant}?" if meant else nearest(key, listed)
             raise self.fail(key, "unknown field", fix)
 
 

@@ -243,6 +243,7 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
     fields = Fields(document, source)
     fields.choice("kind", ("transformer",), "transformer")
     family = fields.choice("family", tuple(FAMILIES))
+    fields.know("moe", "mla", "mamba")
     model = read_model(fields)
     recipe = chosen_recipe(document, source).of(_asked(document, model))
     training_fields = fields.section("training", recipe.training)
@@ -460,6 +461,7 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         adapters = "lora" if adapters else "none"
     if adapters not in ADAPTERS:
         raise fields.fail("adapters", f"unknown {adapters!r}", f"one of {', '.join(ADAPTERS)}, or true")
+    fields.know("attention")
     attention = fields.choice("attention", ATTENTION, "flash2") if fields.has("attention") else None
     half_state = fields.choice("optimizer_state", CHOICES["optimizer_state"], "fp32") == "half"
     masters = fields.flag("master_weights", precision in HALF)

@@ -198,6 +198,7 @@ def read_layout(
 
 def _data(parallel: Fields, others: int) -> int:
     """``data`` as given, or what the other axes leave of ``ranks``."""
+    parallel.know("ranks")
     if not parallel.has("ranks"):
         return parallel.integer("data", 1)
     ranks, axes = parallel.integer("ranks"), "tensor × context × pipeline"

@@ -311,7 +311,8 @@ def recipe_of(name: str, where: str = "training.recipe") -> Recipe:
         return known[name]
     if name.endswith(".toml"):
         return _own(name, read_text(name))
-    raise InputError(where, f"unknown recipe {name!r}", f"{nearest(name, known)}, or your own .toml file")
+    fix = f"{nearest(name, known)} `stepsight recipes` lists all; your own is a .toml file"
+    raise InputError(where, f"unknown recipe {name!r}", fix)
 
 
 @cache
