@@ -128,8 +128,6 @@ _HBM2E = ("gpu.memory_gb=96", "gpu.memory_gbps=2400", "gpu.power_w=500")
 
 def _torchtitan(row: Row) -> Case:
     p = row["parallelism"]
-    if "rowwise" in row["precision"]:
-        raise LacksError("fp8 products scaled row by row")
     model = row["model"].lower().replace("llama3.1-8b", "llama3-8b").replace("llama3.1-70b", "llama3-70b")
     axes = {k: int(v) for k, v in re.findall(r"(FSDP|TP|PP|CP)(\d+)", p)}
     gpus, batch = whole(row, "gpus"), whole(row, "global_batch")
@@ -153,6 +151,8 @@ def _torchtitan(row: Row) -> Case:
         "recompute": "full" if "fullAC" in p else "none" if "No AC" in p else "selective",
         "compile": "eager" not in p,
     }
+    if "rowwise" in row["precision"]:
+        training["fp8_scaling"] = "row"
     stated = as_stated(row, model, training, parallel)
     settings = {"parallel": {"sequence_parallel": True}} if tensor > 1 else {}
     platform = platform_name(gpus, 8, "H100-SXM-80G", "400G")
@@ -188,6 +188,8 @@ def _automodel(row: Row) -> Case:
     if found or "peft" in row["task"].lower():
         training["adapters"] = found[0].lower() if found else "lora"
     stated = as_stated(row, model, training, parallel)
+    if model == "deepseek-v3":  # its models have no layers that predict further tokens
+        stated["mtp_layers"] = 0
     return Case(stated, "automodel-2025", {}, joined_platform(gpu, gpus))
 
 

@@ -49,6 +49,16 @@ def test_an_exchange_sends_all_three_in_and_the_result_back() -> None:
     assert [m.bytes for m in block.backward if m.axis == "context"] == [one, 3 * one]
 
 
+def test_ranks_that_are_more_than_the_heads_compute_some_twice() -> None:
+    """16 ranks of 8 heads: each head's queries, keys and values go to two ranks."""
+    found = config(context=16, context_kind="all_to_all")
+    (kernel,) = core(found).forward
+    assert dict(kernel.dims)["heads"] == 1
+    one = 4096 / 16 * 1024 * 2
+    sent = [m.bytes for m in attention_block(found).forward if m.axis == "context"]
+    assert sent == [2 * 3 * one, one]
+
+
 def test_heads_of_keys_are_repeated_or_divided_over_the_ranks() -> None:
     assert config(kv_heads=2, context=4, context_kind="all_to_all").layout.context == 4
     assert config(kv_heads=2, context=4, context_kind="ring").layout.context == 4

@@ -9,6 +9,7 @@ import pytest
 
 from stepsight.program.job import Op
 from stepsight.workload.files import load_workload, resolve
+from stepsight.workload.llm import operators
 from stepsight.workload.llm.config import LanguageConfig, read_language
 from stepsight.workload.llm.layer import as_one_layer_sees, extra_launches, layer_work
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -108,3 +109,11 @@ def test_under_autocast_the_stream_between_blocks_is_fp32(tmp_path: Path) -> Non
     assert norms() == {"bf16"}
     assert norms("training.master_weights=false") == {"fp32"}
     assert norms("training.master_weights=false", "training.recipe=megatron-2025") == {"bf16"}
+
+
+def test_scaling_by_rows_reads_more_than_by_tensors_and_by_blocks_least() -> None:
+    def read(scaling: str) -> float:
+        both = operators.linear("fp8", "bf16", 4096, 4096, 4096, scaling=scaling)
+        return sum(dict(k.dims)["read_bytes"] for k in both.forward if k.kind.variant == "cast_fp8")
+
+    assert read("block") < read("current") < read("row")

@@ -114,7 +114,7 @@ def core(c: LanguageConfig) -> ForwardBackward:
     m, s = c.model, c.training
     exchanged = c.layout.context_kind == "all_to_all"
     parts = 1 if exchanged else c.layout.context
-    t = c.layout.tensor * (c.layout.context if exchanged else 1)
+    t = c.layout.tensor * (c.layout.context // c.layout.ranks_per_head(m.heads) if exchanged else 1)
     heads, kv_heads = m.heads // t, max(1, m.kv_heads // t)
     dim = m.head_dim
     if m.latent:  # kernels for its two widths run as those for heads of 128, by arithmetic

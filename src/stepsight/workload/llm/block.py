@@ -337,12 +337,13 @@ def exchange_copies(c: LanguageConfig) -> ForwardBackward:
 
 
 def _exchanged(c: LanguageConfig) -> tuple[float, float]:
-    """Elements of queries, keys and values, and of the result, that a rank exchanges."""
-    m, t = c.model, c.layout.tensor
+    """Elements of queries, keys and values, and of the result, that a rank exchanges; ranks that compute the
+    same heads each get them."""
+    m, t, inner = c.model, c.layout.tensor, c.layout.ranks_per_head(c.model.heads)
     if m.latent is not None:
         query = m.heads * (m.latent.nope_dim + m.latent.rope_dim) / t
         result = m.heads * m.latent.v_dim / t
-        return c.tokens * (2 * query + result), c.tokens * result
+        return inner * c.tokens * (2 * query + result), c.tokens * result
     result = m.heads * m.head_dim / t
-    kv_heads = max(m.kv_heads, t * c.layout.context)  # repeated where there are fewer than ranks
-    return c.tokens * (result + 2 * kv_heads * m.head_dim / t), c.tokens * result
+    kv_heads = max(m.kv_heads, t * c.layout.context // inner)  # repeated where there are fewer than ranks
+    return inner * c.tokens * (result + 2 * kv_heads * m.head_dim / t), c.tokens * result

@@ -58,17 +58,9 @@ def _groups(c: LanguageConfig) -> Iterator[Rule]:
         ("context", c.sequence % s.context, f"{s.context} does not divide sequence", ""),
     ):  # fmt: skip
         yield key, bool(left), problem, f"use a divisor{fix}"
-    kv_heads = m.heads if m.latent else m.kv_heads
-    ranks = s.tensor * s.context
-    uneven = s.context_kind == "all_to_all" and not _exchanges_evenly(m.heads, kv_heads, ranks)
-    problem = f"{m.heads} heads and {kv_heads} heads of keys do not spread over tensor × context = {ranks}"
-    yield "context_kind", uneven, problem, 'use a smaller context, "ring" or "all_gather"'
-
-
-def _exchanges_evenly(heads: int, kv_heads: int, ranks: int) -> bool:
-    """Whether ranks that exchange heads get the same number each; heads of keys are repeated where there are
-    fewer than ranks (DeepSpeed-Ulysses)."""
-    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
+    inner = s.ranks_per_head(m.heads)
+    problem = f"{m.heads} heads do not spread over {s.context} ranks, nor do the {m.head_dim} values of each"
+    yield "context_kind", m.head_dim % inner > 0, problem, 'use a smaller context, "ring" or "all_gather"'
 
 
 def _without_effect(c: LanguageConfig, parallel: Fields) -> Iterator[Rule]:

@@ -27,7 +27,7 @@ GRADIENTS = ("fp32", "half")
 ADAPTERS = ("none", "lora", "qlora", "dora")
 CHOICES = {
     "optimizer": tuple(UPDATES), "loss": ("cross_entropy", "none"), "optimizer_state": ("fp32", "half"),
-    "adapter_targets": ("attention", "mlp", "all"), "fp8_scaling": ("delayed", "current", "block"),
+    "adapter_targets": ("attention", "mlp", "all"), "fp8_scaling": ("delayed", "current", "row", "block"),
     "offload": ("none", "optimizer"), "zero_grad": ("none", "zero"),
 }  # fmt: skip
 """Of fields of ``training``."""
@@ -72,7 +72,8 @@ class LanguageTraining:
     ``loss_scaling``: gradients are unscaled and checked for infinities before the update (fp16).
     ``offload``: "optimizer" puts the optimizer state and update on the CPU.
     ``fused_experts``: grouped GEMMs fuse activation and fp8 cast.
-    ``fp8_scaling``: delayed, current (an extra pass to find amax) or block (MXFP8, DeepSeek's).
+    ``fp8_scaling``: delayed, current (an extra pass to find amax), row (a cast for each direction) or block
+    (MXFP8, DeepSeek's).
     ``loss_share``: fraction of tokens that reach the LM head (BERT's masked tokens).
     ``cuda_graphs``: each pass is launched as one CUDA graph.
     ``fused_optimizer``, ``zero_grad``, ``read_loss``, ``synchronize``: of plain PyTorch (`Training`).

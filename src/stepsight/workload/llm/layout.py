@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from stepsight.workload.fields import Fields
@@ -96,6 +97,13 @@ class Layout:
         """The same for experts: with expert parallelism, the ranks that hold the same ones."""
         copies = self.tensor * self.context * self.data // (self.expert * self.expert_tensor)
         return self.sharded_over if self.expert == 1 else min(copies, self.sharded_over)
+
+    def ranks_per_head(self, heads: int) -> int:
+        """Ranks of a context group that compute the same heads, where ranks exchange heads for parts of the
+        sequence and the heads cannot be spread evenly: each then keeps its part of a head's values (XTuner's
+        inner groups)."""
+        own = max(1, heads // self.tensor)
+        return self.context // math.gcd(own, self.context) if self.context_kind == "all_to_all" else 1
 
     @property
     def chunks(self) -> int:

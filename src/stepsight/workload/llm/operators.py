@@ -55,7 +55,9 @@ def linear(
     In fp8 input, weight and gradient are cast first, each also transposed for the backward products;
     ``cast_input`` is false where the kernel that makes the input writes it in fp8 (norms and activations do).
     ``scaling``: delayed (by earlier steps' largest values) and block (by each block's) need one pass, current
-    one more, which finds the tensor's largest value, so that no other kernel can write fp8.
+    one more, which finds the tensor's largest value, so that no other kernel can write fp8; row scales along
+    the dimension that a product sums over, so that both directions cast for themselves: rows are read once,
+    columns once more for their largest values.
     """
 
     def gemm(name: str, m: float, n: float, k: float) -> Kernel:
@@ -66,8 +68,9 @@ def linear(
         [gemm("dgrad", tokens, into, out), gemm("wgrad", out, into, tokens)],
     )
     if product in ("fp8", "fp4"):
-        current = scaling == "current" or product == "fp4"  # NVFP4 has a scale of the whole tensor, too
-        reads = 4 if current else 2
+        # NVFP4 has a scale of the whole tensor, too
+        current = scaling in ("current", "row") or product == "fp4"
+        reads = 6 if scaling == "row" else 4 if current else 2
         casts = [stream("cast_fp8", dtype, batch * tokens * into, reads, 2)] if cast_input or current else []
         casts += [stream("cast_fp8", dtype, batch * out * into, reads, 2)] if cast_weight else []
         both.forward[:0] = casts
