@@ -63,9 +63,10 @@ def test_nothing_is_fetched(dlrm: Prediction, shown: Any) -> None:
     assert shown(dlrm).execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
-@pytest.mark.parametrize("width", [360, 800, 1600])
-def test_the_page_fits_any_width(waiting: Prediction, shown: Any, width: int) -> None:
-    opened = shown(waiting, width=width)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 400, 1000, 1600])
+def test_the_page_fits_any_width(waiting: Prediction, shown: Any, width: int, scheme: str) -> None:
+    opened = shown(waiting, width=width, scheme=scheme)
     assert opened.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
 
 

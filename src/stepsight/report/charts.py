@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 
 from stepsight.report.pieces import Fragment, Html, joined, legend, table, tag, text
 
-WIDTH, HEIGHT = 720.0, 310.0
-LEFT, RIGHT, TOP, BOTTOM = 104.0, 40.0, 8.0, 56.0
+WIDTH, HEIGHT = 720.0, 316.0
+LEFT, RIGHT, TOP, BOTTOM = 104.0, 40.0, 8.0, 62.0
 TICKS = 5
 COLOURS = ("gemm", "communication", "embedding", "attention", "optimizer", "vector", "conv", "copy")
 
@@ -176,7 +176,7 @@ def _below(points: Sequence[Point], x: Axis, at: Callable[[float], float]) -> Ht
 
 def _tick_x(place: float, word: str) -> Html:
     return Html(
-        f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 24:.0f}" text-anchor="middle">{text(word)}</text>'
+        f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 30:.0f}" text-anchor="middle">{text(word)}</text>'
     )
 
 
