@@ -226,7 +226,7 @@ def test_heads_of_keys_are_repeated_where_ranks_exchange_more_heads() -> None:
     document = {**SIZES, "kv_heads": 2, "framework": "deepspeed", "cp": 8}
     assert parse_workload(document, "t").memory().peak_bytes > 0
     with pytest.raises(InputError, match="do not spread over"):
-        parse_workload({**SIZES, "heads": 8, "framework": "deepspeed", "cp": 16}, "t")
+        parse_workload({**SIZES, "heads": 3, "head_dim": 4, "framework": "deepspeed", "cp": 8}, "t")
 
 
 @pytest.mark.parametrize(
