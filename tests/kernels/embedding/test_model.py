@@ -301,6 +301,16 @@ def test_bags_of_different_length_even_out_over_the_turns_of_a_warp() -> None:
     assert time_us("embedding", *uneven) < 1.5 * time_us("embedding", *even)
 
 
+def test_a_cache_is_searched_for_every_lookup_and_every_distinct_row() -> None:
+    spread_out = TableLookup(1_000_000, 128, 65_536, 20.0, UNIFORM, placement="uvm_caching", cache_share=1.0)
+    few = replace(spread_out, rows=1_000)
+    columns = EmbeddingModel.for_gpu(V100).table_costs([spread_out, few]).forward[:, traffic.SOUGHT]
+    lookups = spread_out.lookups
+    assert columns[1] == pytest.approx(lookups + 1_000, rel=1e-3) and columns[0] > 1.3 * lookups
+    on_device = replace(spread_out, placement="device")
+    assert time_us("embedding", spread_out) > 1.2 * time_us("embedding", on_device)
+
+
 def test_kernels_of_a_kind_that_was_not_measured_have_a_wider_interval() -> None:
     known = TableLookup(1_000_000, 128, 4096, 20.0, UNIFORM)
     model = EmbeddingModel.for_gpu(load_gpu("A100-SXM4-40G"))

@@ -53,7 +53,8 @@ INT32_VALUES = 2.0**31
 """Values of a matrix up to which ATen indexes by 32 bits."""
 VALUE_INSTRUCTIONS = (120.0, 50.0)
 """Integer instructions of index_add_ per value with 64-bit and 32-bit indices: stated estimates. A division
-is a subroutine of about 70 or 20 of them; offsets, loop and atomic take the rest (ATen, Indexing.cu)."""
+is a subroutine of about 70 or 20 of them; offsets, loop and atomic take the rest (ATen, Indexing.cu). The set
+of a cached row is MurmurHash3 of 64 bits modulo the number of sets: as many as with 64-bit indices."""
 ROUNDING = 1e-6
 """Residue of taking a power and its root."""
 
@@ -177,17 +178,20 @@ class GpuTimes:
 
     def fill_us(self, sums: FloatArray) -> FloatArray:
         """What a cache of rows in host memory takes before the lookup: its rows are numbered and sorted
-        twice (distinct rows, then by set), sought among the tags of their set, and those that are missing
-        fetched in exchange for others, from host memory or from a drive."""
-        c, lookups = self.coefficients, sums[..., traffic.CACHED]
+        twice (distinct rows, then by set); a warp seeks each among the tags of its set, which each of its lanes
+        finds by a hash and a division; those that are missing are fetched in exchange for others, from host
+        memory or from a drive."""
+        c, lookups, sought = self.coefficients, sums[..., traffic.CACHED], sums[..., traffic.SOUGHT]
         passes = 2 * SORT_PASSES_OF_A_CACHE
         kernels = CACHE_KERNELS * c.small_us + passes * c.pass_us
         moved = lookups * (2 * ARRANGED_BYTES + passes * 2 * (KEY_BYTES + INFO_BYTES))
         stream = moved / (self.memory_gbps * 1e3 * c.sort_efficiency)
-        tags = 2 * lookups * TAG_BYTES / (self.spec.l2_gbps * 1e3 * c.l2_efficiency)
+        tags = sought * TAG_BYTES / (self.memory_gbps * 1e3 * c.read_efficiency)
+        instructions = sought * traffic.WARP_LANES * VALUE_INSTRUCTIONS[0]
+        search = np.maximum(tags, instructions / (self.spec.sms * INTEGER_LANES) / self.spec.clock_mhz)
         fetched = sums[..., traffic.FILLED] / (self.spec.pcie_gbps * 1e3 * c.bus_efficiency)
         paged = sums[..., traffic.PAGES] * (1e6 / SSD_READS_PER_S + 1e6 / SSD_WRITES_PER_S)
-        return np.where(lookups > 0, kernels + stream + tags + fetched + paged, 0.0)
+        return np.where(lookups > 0, kernels + stream + search + fetched + paged, 0.0)
 
     def _bus_us(self, sums: FloatArray) -> FloatArray:
         """Rows read and written where they lie in host memory: the bus is full duplex."""

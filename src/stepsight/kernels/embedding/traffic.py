@@ -34,10 +34,11 @@ what no cache serves of it, and the widest row (as power sums, see `CHAIN_POWER`
 BUS_DOWN, BUS_UP = range(9, 11)
 """Bytes on the wire of the host bus, to the device and from it, of rows that a kernel reads and writes in
 host memory (see `bus_bytes`)."""
-FILLED, CACHED, PAGES, LONGEST = range(11, 15)
+FILLED, CACHED, PAGES, LONGEST, SOUGHT = range(11, 16)
 """Of a forward: bytes on the wire to bring missing rows into a cache on the device and to write as many back,
-lookups whose rows are sought in one, and pages of a drive that are read for it, and as many written; and the
-longest bag of a batch whose bags differ (`CHAIN` and `MISS_CHAIN` are of one of mean length)."""
+lookups whose rows are sought in one, and pages of a drive that are read for it, and as many written; the
+longest bag of a batch whose bags differ (`CHAIN` and `MISS_CHAIN` are of one of mean length); and searches of
+a cache, one for each distinct row and one for each lookup."""
 SCATTERED, HOTTEST, VALUES, TABLE_VALUES = range(11, 15)
 """Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
 address translation (see `TRANSLATED_BYTES`), those of every table's most popular row; values that are added,
@@ -47,7 +48,7 @@ ROWS, SORTED, UPDATED, LONG_RUNS, BLOCK_RUNS, BLOCK_LOOKUPS, BLOCK_MISSES = rang
 twice with per-sample weights), those of the bytes from memory that are read to be written back, and runs of
 lookups of one row that whole blocks fold (see `WARP_RUN`). Of these in units of a full block's
 occupancy: blocks, lookups of each warp of a block, and those that no cache serves."""
-FORWARD_COLUMNS, COLUMNS = 15, 18
+FORWARD_COLUMNS, COLUMNS = 16, 18
 CONCAVE = (CHAIN, MISS_CHAIN, WIDEST, ROWS, LONG_RUNS)
 """Columns whose first part costs most: roots of power sums (`LONGEST` is in the place of `LONG_RUNS`), passes
 of a sort, the first long run."""
@@ -145,6 +146,7 @@ def forward_columns(
             # A full cache writes a changed row back for each that comes.
             out[i, FILLED] = fetched * (bus_bytes(row) + request_bytes(row))
             out[i, CACHED] = table.lookups
+            out[i, SOUGHT] = table.lookups + stats.unique_rows
             out[i, PAGES] = fetched * np.ceil(row / PAGE_BYTES) * (table.placement == SSD)
         # What is streamed through the cache takes its place there next to the rows.
         room = cache.share(table.batch, together) * table.lookups * row / (table.lookups * row + streamed)
