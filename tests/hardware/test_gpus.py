@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepsight.hardware.gpus import find_gpu, gpu_catalogue, load_gpu
+from stepsight.hardware.gpus import find_gpu, gpu_catalogue, load_gpu, short
 from stepsight.kernels.machine import Machine
 
 ASKED_FOR = (
@@ -17,6 +17,30 @@ def test_gpus_that_people_ask_about_are_in_the_catalogue(name: str) -> None:
     assert entry is not None
     assert entry.gpu.source
     assert entry.link.source and entry.nic.source
+
+
+@pytest.mark.parametrize(
+    ("name", "board"),
+    [
+        ("5070ti", "RTX-5070Ti"), ("4060-laptop", "RTX-4060-Laptop"),
+        ("RTX-4060-Laptop-GPU", "RTX-4060-Laptop"), ("A5000", "RTX-A5000"),
+        ("AMD-RX-7900XTX", "RX-7900-XTX"), ("Radeon-RX-7900-XTX", "RX-7900-XTX"), ("7900xtx", "RX-7900-XTX"),
+        ("2080Ti", "RTX-2080Ti"), ("RTX PRO 6000 Blackwell Workstation Edition", "RTX-PRO-6000"),
+        ("RTX-PRO-6000-Blackwell-Max-Q", "RTX-PRO-6000-Max-Q"), ("Tesla-V100", "V100-SXM2-16G"),
+        ("RTX-PRO-6000-Blackwell-Server", "RTX-PRO-6000-Server"), ("H100-80GB-HBM3", "H100-SXM-80G"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIE-80G"), ("L40", "L40"), ("1080 Ti", "GTX-1080-Ti"),
+    ],
+)  # fmt: skip
+def test_names_are_read_with_and_without_vendor_and_series(name: str, board: str) -> None:
+    found = find_gpu(name)
+    assert found is not None and found.gpu.name == board
+
+
+def test_every_board_is_found_by_its_short_name() -> None:
+    for name in gpu_catalogue():
+        found = find_gpu(short(name))
+        assert found is not None and found.gpu.name == name
+    assert find_gpu("6000") is None and find_gpu("RTX") is None
 
 
 def test_an_a800_is_an_a100_with_two_thirds_of_its_nvlink() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,17 @@ def canonical(name: str) -> str:
     return folded.replace("gb", "g")
 
 
+_VENDORS = re.compile(r"^(nvidia|amd|geforce|tesla|radeon|instinct|rtx|gtx|rx)+(?=\w*\d)")
+_SUFFIXES = re.compile(r"(gpu|generation|edition|workstation|oam|hbm\d?e?)+$")
+
+
+def short(name: str) -> str:
+    """A name as `canonical` has it without the vendor, the series and what every board of its kind is called
+    (``NVIDIA GeForce RTX 5070 Ti`` is ``5070ti``)."""
+    found = _VENDORS.sub("", canonical(name)) or canonical(name)
+    return re.sub(r"(?<=\d)blackwell", "", _SUFFIXES.sub("", found))
+
+
 def gpu_entry_from(table: Table, where: str) -> GpuEntry:
     """The entry that a GPU's TOML tables describe; what its data sheet leaves out is filled in."""
     fields = dict(table)
@@ -58,15 +70,16 @@ def gpu_catalogue() -> dict[str, GpuEntry]:
 @lru_cache(maxsize=1)
 def _by_alias() -> dict[str, str]:
     names: dict[str, str] = {}
-    for entry in gpu_catalogue().values():
-        for alias in (entry.gpu.name, *entry.gpu.aliases):
-            names[canonical(alias)] = entry.gpu.name
+    for spelt in (short, canonical):
+        for entry in gpu_catalogue().values():
+            for alias in (entry.gpu.name, *entry.gpu.aliases):
+                names[spelt(alias)] = entry.gpu.name
     return names
 
 
 def find_gpu(name: str) -> GpuEntry | None:
     """The catalogue's entry for a name or alias, or None."""
-    known = _by_alias().get(canonical(name))
+    known = _by_alias().get(canonical(name)) or _by_alias().get(short(name))
     return gpu_catalogue()[known] if known else None
 
 
