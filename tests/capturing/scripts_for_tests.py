@@ -207,6 +207,19 @@ for _ in range(5):
     optimizer.step()
 """
 
+GRAPH = """
+import torch
+body, head = torch.nn.Linear(16, 32).cuda(), torch.nn.Linear(32, 4).cuda()
+optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+x, y = torch.randn(1000, 16, device="cuda"), torch.randint(0, 4, (1000,), device="cuda")
+for _ in range(5):
+    hidden = body(x).relu()
+    loss = torch.nn.functional.cross_entropy(head(hidden), y)
+    loss.backward()
+    optimizer.step()
+    accuracy = (head(hidden).argmax(1) == y).float().mean()
+"""
+
 CHECKPOINTED = """
 import torch
 from torch.utils.checkpoint import checkpoint

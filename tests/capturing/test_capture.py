@@ -122,6 +122,17 @@ def test_a_recurrent_layer_is_one_call_of_cudnn(tmp_path: Path) -> None:
     assert len(forward.kernels) == 2 * recurring + over_all_times
 
 
+def test_recurrent_products_in_fp32_are_tf32_as_cudnn_runs_them(tmp_path: Path) -> None:
+    text = scripts.RECURRENT.replace("float16", "float32")
+    assert families(captured(tmp_path, text))["gemm", "tf32"] == 36
+    exact = f"import torch\ntorch.backends.cudnn.allow_tf32 = False\n{text}"
+    assert families(captured(tmp_path, exact))["gemm", "fp32"] == 36
+
+
+def test_an_output_that_a_metric_reads_again_counts_once(tmp_path: Path) -> None:
+    assert captured(tmp_path, scripts.GRAPH).samples.count == 1000
+
+
 def test_counting_samples_keeps_no_activation_alive(tmp_path: Path) -> None:
     step = captured(tmp_path, scripts.CHECKPOINTED)
     assert step.samples.count == 4096

@@ -79,7 +79,8 @@ class Batches:
     """Follows calls of modules with parameters that no other module makes: the model's, once per micro batch.
     Calls of the backward pass (activation checkpointing) do not count.
 
-    Where several modules are called that way (generator and discriminator), the one that sees most counts.
+    Where several modules are called that way (generator and discriminator), the one that sees most counts. An
+    activation that a module sees twice in a row (a loss and a metric of one output) counts once.
     """
 
     def __init__(self, recording: Callable[[], bool]) -> None:
@@ -87,13 +88,14 @@ class Batches:
         self._depth = 0
         self._seen: Counter[torch.nn.Module] = Counter()
         self._shapes: dict[torch.nn.Module, tuple[tuple[int, ...], bool]] = {}
+        self._last: dict[torch.nn.Module, weakref.ref[torch.Tensor]] = {}
 
     def install(self) -> None:
         call = torch.nn.Module.__call__
 
         @functools.wraps(call)
         def counted(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not self._depth and self.recording() and torch._C._current_autograd_node() is None:
+            if not self._depth and torch._C._current_autograd_node() is None:
                 self._note(module, (*args, *kwargs.values()))
             self._depth += 1
             try:
@@ -109,7 +111,13 @@ class Batches:
 
     def _note(self, module: torch.nn.Module, inputs: Iterable[Any]) -> None:
         first = next((t for t in inputs if isinstance(t, torch.Tensor) and t.dim() > 1), None)
-        if first is not None and next(module.parameters(), None) is not None:
+        if first is None or next(module.parameters(), None) is None:
+            return
+        last = self._last.get(module)
+        again = last is not None and last() is first
+        if first.grad_fn is not None:
+            self._last[module] = weakref.ref(first)
+        if self.recording() and not again:
             self._seen[module] += first.shape[0]
             self._shapes[module] = tuple(first.shape), first.is_floating_point()
 

@@ -96,7 +96,7 @@ class _Layers:
         self.steps = len(packed) or (second if call.get("batch_first", False) else first)
         self.rows = max((first if packed else first * second) // max(self.steps, 1), 1)
         self.dtype, self.hidden = data.dtype, int(call.get("hidden_size", 1))
-        self.product_dtype = precision.matmul(data.dtype)
+        self.product_dtype = precision.conv(data.dtype)  # cuDNN: torch.backends.cudnn.allow_tf32
         self.wide = GATES[call.get("mode", 2)] * self.hidden
         self.directions = 2 if call.get("bidirectional", False) else 1
         deeper = self.hidden * self.directions
