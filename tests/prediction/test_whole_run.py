@@ -52,6 +52,8 @@ def test_a_run_shorter_than_the_interval_is_one_stretch() -> None:
 def test_a_job_that_fails_faster_than_it_saves_never_ends() -> None:
     with pytest.raises(InputError, match="never end"):
         whole_run(STEP, RunPlan(steps=100, mtbf_hours=1e-4, checkpoint_seconds=600.0))
+    with pytest.raises(InputError, match=r"never end: a failure every 36\.00 s leaves goodput below 1 %"):
+        whole_run(STEP, RunPlan(steps=100, mtbf_hours=0.01, checkpoint_seconds=30.0))
 
 
 def test_failures_and_checkpoints_cost_goodput() -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepsight.errors import InputError
+from stepsight.prediction.display import time
 
 if TYPE_CHECKING:
     from stepsight.prediction.answer import Prediction
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 RESTART_SECONDS = 300.0
 """Noticing a failure, starting the job again and reading its checkpoint, unless stated."""
 HOUR, DAY = 3600.0, 86400.0
+LEAST_GOODPUT, MOST_EXPONENT = 0.01, 100.0
+"""Below this share of its time that trains, a run is not one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,12 @@ def expected_s(
     training_s: float, interval_s: float, mtbf_s: float, checkpoint_s: float, restart_s: float
 ) -> float:
     """The expected time of a run with failures at random."""
-    exponent = (interval_s + checkpoint_s) / mtbf_s
-    if exponent > 500 or restart_s / mtbf_s > 500:
-        raise InputError("--mtbf-hours", "the run would never end", "checkpoint faster, or use fewer GPUs")
-    return mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(exponent) * training_s / interval_s
+    exponent, restarts = (interval_s + checkpoint_s) / mtbf_s, restart_s / mtbf_s
+    stretched = math.inf
+    if exponent + restarts < MOST_EXPONENT:
+        stretched = mtbf_s * math.exp(restarts) * math.expm1(exponent) / interval_s
+    if stretched > 1 / LEAST_GOODPUT:
+        problem = f"the run would never end: a failure every {time(1e6 * mtbf_s)} leaves goodput below"
+        fix = "checkpoint and restart faster, or use fewer GPUs"
+        raise InputError("--mtbf-hours", f"{problem} {100 * LEAST_GOODPUT:g} %", fix)
+    return stretched * training_s
