@@ -11,6 +11,7 @@ import numpy as np
 from lab.datasets.liger import FILE, Row, kernels_of, rows
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.gpus import load_gpu
+from stepsight.kernels.columns import batches
 from stepsight.kernels.models import KernelModels
 from stepsight.score import BLIND, CHOSEN, Score
 
@@ -19,7 +20,7 @@ NAME = "liger_kernels"
 SEEN = frozenset({"A100-SXM4-80G", "H100-SXM-80G"})
 """GPUs whose readings were in sight when the kernels of each operator were listed."""
 FLUSHED = 0.5
-"""Of the L2 cache, what lies in it unwritten after the flush before a reading and leaves while it runs."""
+"""Of the L2 cache, what lies in it unwritten after the flush before a reading. What kernels bring replaces it."""
 
 
 def liger_scores(data: Path) -> list[Score]:
@@ -51,9 +52,12 @@ def predicted_us(found: Sequence[Row]) -> FloatArray:
         spec = load_gpu(gpu)
         asked = kernels_of([found[i] for i in mine])
         times = dict(zip(asked, KernelModels.for_gpu(spec).estimate(asked).time_us.tolist(), strict=True))
-        flushed_us = FLUSHED * spec.l2_mb * 2**20 / (spec.memory_gbps * 1e3)
+        unwritten = FLUSHED * spec.l2_mb * 2**20
+        pairs = (zip(one.positions, one.bytes, strict=True) for one in batches(asked))
+        moved = {asked[at]: float(bytes_) for each in pairs for at, bytes_ in each}
         for i in mine:
             kernels = found[i].kernels
+            flushed_us = min(unwritten, sum(moved[k] for k in kernels)) / (spec.memory_gbps * 1e3)
             total[i] = sum(times[k] for k in kernels) + spec.kernel_gap_us * (len(kernels) - 1) + flushed_us
     return total
 
