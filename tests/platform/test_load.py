@@ -9,6 +9,7 @@ from stepsight.cli import cli
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import gpu_catalogue, load_gpu
 from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
 
 NAMED = {
     "4xV100-SXM2": ("V100-SXM2-16G", 4, 1),
@@ -93,6 +94,18 @@ def test_a_broken_file_is_named(tmp_path):
 def test_a_job_larger_than_the_platform_is_refused():
     with pytest.raises(InputError, match="has 4 GPUs, the workload needs 8"):
         load_platform("4xV100-SXM2").with_ranks(8)
+
+
+@pytest.mark.parametrize(
+    ("workload", "lower"),
+    [
+        ("examples/dlrm_nvidia_large.toml", "parallel.ranks$"),
+        ("llama3-8b", "parallel.data, tensor or pipeline$"),
+    ],
+)
+def test_what_makes_a_job_smaller_is_named(workload, lower):
+    with pytest.raises(InputError, match=f"name a larger platform, or lower {lower}"):
+        predict(workload, "1xA100-SXM4-40G", set={"tp": 2} if workload == "llama3-8b" else {})
 
 
 def test_a_rate_that_is_set_replaces_the_one_in_the_other_unit(tmp_path):

@@ -26,6 +26,15 @@ GPT = {
 DLRM = Path(__file__).parents[2] / "examples" / "dlrm.toml"
 
 
+def test_another_stack_by_default_is_pointed_out_with_the_setting_that_keeps_it() -> None:
+    a, b = predict("llama3-8b", "8xH100-SXM"), predict("llama3-8b", "8xH100-SXM", set={"tp": 2})
+    said = compare(a, b).other_stack
+    assert said.endswith(f"--set-b recipe={a.setup.recipe} keeps A's")  # type: ignore[union-attr]
+    kept = said.split("recipe=")[1].split()[0]
+    same = compare(a, predict("llama3-8b", "8xH100-SXM", set={"tp": 2, "recipe": kept}))
+    assert not same.other_stack and not compare(a, a).other_stack
+
+
 def test_a_larger_batch_is_not_slower_because_its_step_is_longer() -> None:
     one, twice = predict(GPT, "2xV100-SXM2"), predict({**GPT, "batch_per_rank": 32}, "2xV100-SXM2")
     found = compare(one, twice)

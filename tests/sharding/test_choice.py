@@ -59,6 +59,12 @@ def test_tables_that_fit_nowhere_say_by_how_much_and_what_would():
         choose(workload, load_platform("4xV100-SXM2"))
 
 
+def test_tables_that_fit_on_more_of_the_platform_say_how_many() -> None:
+    dlrm = load_workload("examples/dlrm_mlperf.toml")
+    with pytest.raises(InputError, match=r"1 × 82\.5 GB usable .*: --set parallel\.ranks=2"):
+        choose(dlrm, load_platform("8xH100-SXM"))
+
+
 def test_a_table_larger_than_a_rank_is_cut_where_that_is_allowed():
     large = [Table("large", 40_000_000, 128, 5), *(Table(f"t{i}", 1000, 128, 5) for i in range(3))]
     workload = task_workload(replace(TASK, tables=tuple(large)))

@@ -31,7 +31,7 @@ def capture(
     Assumptions.read(assume)
     chosen = platform if isinstance(platform, Platform) else load_platform(platform)
     size = world or chosen.spec.ranks
-    chosen.with_ranks(size)
+    chosen.with_ranks(size, "--world")
     _whole_nodes(size, chosen.spec.gpus_per_node)
     if ranks is not None and (not ranks or min(ranks) < 0 or max(ranks) >= size):
         listed = ",".join(map(str, ranks))

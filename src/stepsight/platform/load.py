@@ -149,13 +149,12 @@ class Platform:
             f"for nodes of {USUAL_NODE} write {nodes}x{USUAL_NODE}x{_board(spec)}",
         )
 
-    def with_ranks(self, ranks: int) -> Platform:
-        """The same platform, refused where it has fewer GPUs than the job needs."""
+    def with_ranks(self, ranks: int, lower: str = "parallel.ranks") -> Platform:
+        """The same platform, refused where it has fewer GPUs than the job needs; ``lower`` says what makes
+        the job smaller."""
         if ranks > self.spec.ranks:
-            raise InputError(
-                f"platform {self.name}", f"has {counted(self.spec.ranks, 'GPU')}, the workload needs {ranks}",
-                "name a larger platform, or lower parallel.data, tensor or pipeline (capture: --world)",
-            )  # fmt: skip
+            has = f"has {counted(self.spec.ranks, 'GPU')}, the workload needs {ranks}"
+            raise InputError(f"platform {self.name}", has, f"name a larger platform, or lower {lower}")
         return self
 
 

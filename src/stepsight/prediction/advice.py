@@ -293,7 +293,7 @@ def _rate(asked: AskedStep) -> float:
 
 def _of_captured(step: CapturedStep, on: Platform) -> Advised:
     step = step.over(on.spec.ranks)
-    on = on.with_ranks(step.ranks)
+    on = on.with_ranks(step.ranks, "--world of the capture")
     p = predict_captured(step, on)
     found = [_of_rewrite(one, p, on) for one in rewrites_of(step, on.spec.gpu)]
     changes = _best(found)

@@ -60,6 +60,17 @@ class Comparison:
         """Above one: the second trains faster, in tokens or samples a second."""
         return None if self.work_ratio is None else self.speedup * self.work_ratio
 
+    @property
+    def other_stack(self) -> str:
+        """Where the second's settings select another training stack by default, how the first's is kept."""
+        a, b = self.before.setup, self.after.setup
+        if a is None or b is None or not (a.recipe and b.default_recipe) or a.recipe == b.recipe:
+            return ""
+        return (
+            f"B's settings select another training stack by default, {b.recipe}; --set-b"
+            f" recipe={a.recipe} keeps A's"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names that ``--json`` uses."""
         changes = [{**msgspec.to_builtins(c), "difference_us": c.difference_us} for c in self.changes]

@@ -81,12 +81,12 @@ def predict(
 def _predicted(given: Workload | CapturedStep, on: Platform) -> Prediction:
     if isinstance(given, CapturedStep):
         given = given.over(on.spec.ranks)
-        on = on.with_ranks(given.ranks)
+        on = on.with_ranks(given.ranks, "--world of the capture")
         check_job(given.job, on.spec.gpu)
         found = predict_captured(given, on)
         return replace(found, notes=(*on.notes, *found.notes))
     training = resolve(given, on.spec.ranks, on.spec.gpu, on.spec.gpus_per_node)
-    on = on.with_ranks(training.ranks)
+    on = on.with_ranks(training.ranks, training.sized_by)
     check_runnable(training, on)
     if isinstance(training, LanguageWorkload) and training.eager is None:
         memory = _memory(training, on)

@@ -21,7 +21,8 @@ class Setup:
     as fill a pipeline.
     ``at_once``: samples of a rank whose activations are held together, where that is not its whole batch.
     ``framework`` names whose code (fusions, launches, overlap) is assumed, ``recipe`` the training stack with
-    its defaults, ``differs`` the settings that were stated otherwise. ``zero`` is the stage of
+    its defaults (``default_recipe``: nobody named it, it is the usual one for such settings), ``differs`` the
+    settings that were stated otherwise. ``zero`` is the stage of
     ZeRO, ``recompute`` which activations are computed again ("none", "selective", "partial", "full"; empty
     where that is not known). ``sample_kind`` is what samples are called: samples, images, sequences.
     """
@@ -39,6 +40,7 @@ class Setup:
     product_dtype: str = ""
     framework: str = ""
     recipe: str = ""
+    default_recipe: bool = False
     differs: tuple[str, ...] = ()
     zero: int = 0
     recompute: str = ""

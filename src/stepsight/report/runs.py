@@ -49,6 +49,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         same = p is comparison.after and assumed(p) == assumed(comparison.before)
         console.print(line if same else line.append(f"\n   assumed {assumed(p)}"))
     show_lines((f"differs: {name}: {a} → {b}" for name, a, b in differences(comparison)), console)
+    show_lines([f"note: {comparison.other_stack}"] if comparison.other_stack else [], console)
     console.print(Text(comparison_sentence(comparison), style="bold"))
     show_listing(_changes(comparison), console)
     show_lines(_boards(comparison.before, comparison.after), console)
@@ -98,7 +99,8 @@ def _top(c: Comparison) -> Html:
     number = tag("div", headline(b.step_time_us, " (B)"), classes="headline")
     verdict = tag("p", comparison_sentence(c), classes="verdict")
     entries = [("A", time(a.step_time_us), _interval(a)), ("B", time(b.step_time_us), _interval(b))]
-    return joined([heading, differs, number, verdict, figures(entries)])
+    other = tag("p", c.other_stack) if c.other_stack else ""
+    return joined([heading, differs, other, number, verdict, figures(entries)])
 
 
 def _waterfall(c: Comparison) -> Html:

@@ -193,7 +193,7 @@ def choose(
     pricer = PlanPricer(workload, platform, days)
     rules = Rules(room_bytes, tuple(kinds))
     hosted = workload.config.stack not in OWN_PROGRAMS
-    check_fits(pricer.costs, rules, f"{platform.spec.gpu.memory_gb:g} GB", hosted)
+    check_fits(pricer.costs, rules, platform.spec.gpu.usable_bytes, platform.spec.ranks, hosted)
     usual = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
     if workload.config.stack in OWN_PROGRAMS:
         own = PLACEMENTS[workload.config.stack](workload.tables, workload.ranks), workload.plan

@@ -116,20 +116,23 @@ def holders(costs: PartCosts, spread: TableSharding) -> list[tuple[int, tuple[in
     return [(first + i, edge) for i, edge in enumerate(edges) if edge[1] > edge[0]]
 
 
-def check_fits(costs: PartCosts, rules: Rules, gpu_memory: str, hosted: bool) -> None:
-    """Raise where no plan at all could fit, saying by how much and what would. ``hosted``: the stack can keep
-    tables in host memory."""
+def check_fits(costs: PartCosts, rules: Rules, usable_bytes: float, gpus: int, hosted: bool) -> None:
+    """Raise where no plan at all could fit, saying by how much and what would. ``usable_bytes``: of each GPU,
+    of which there are ``gpus``; ``hosted``: the stack can keep tables in host memory."""
     if not np.isfinite(rules.memory_bytes):
         return
     sizes = [part_bytes(t, t.dim, t.rows, costs.optimizer) for t in costs.tables]
     total, room = sum(sizes), rules.memory_bytes * costs.ranks
     if total > room:
         ranks = int(np.ceil(total / rules.memory_bytes))
+        ranks = next((n for n in range(ranks, gpus + 1) if costs.batch % n == 0), ranks)
+        how = f": --set parallel.ranks={ranks}" if ranks <= gpus else ""
         raise InputError(
             "tables",
             f"weights and optimizer state ({costs.optimizer}) take {total / 1e9:.1f} GB, {costs.ranks} × "
-            f"{gpu_memory} leave {room / 1e9:.1f} GB: {(total - room) / 1e9:.1f} GB too much",
-            f"it would fit on {ranks} such ranks" + _smaller(costs, sizes, room, hosted),
+            f"{usable_bytes / 1e9:.1f} GB usable leave {room / 1e9:.1f} GB for them: "
+            f"{(total - room) / 1e9:.1f} GB too much",
+            f"it would fit on {ranks} such ranks{how}" + _smaller(costs, sizes, room, hosted),
         )
 
 

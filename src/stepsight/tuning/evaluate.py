@@ -101,7 +101,7 @@ def memory_row(document: Mapping[str, Any], trial: Trial, where: str) -> Row:
 
 def _sized(document: Mapping[str, Any], trial: Trial, where: str, platform: Platform) -> tuple[Row, Workload]:
     workload = workload_of(document, trial.settings, where, platform)
-    check_runnable(workload, platform.with_ranks(workload.ranks))
+    check_runnable(workload, platform.with_ranks(workload.ranks, workload.sized_by))
     peak, usable = platform.learned.memory * workload.memory().peak_bytes, platform.spec.gpu.usable_bytes
     row = Row(
         trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,

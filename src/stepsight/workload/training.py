@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from stepsight.workload.fields import Fields
 from stepsight.workload.operators.optimizers import OPTIMIZERS
@@ -33,6 +33,8 @@ class Described(Generic[Config]):
 
     config: Config
     open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    sized_by: ClassVar[str] = "parallel.ranks"
+    """The fields that say how many ranks there are."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"

@@ -174,7 +174,7 @@ def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
     on = replace(platform, learned=NOTHING_LEARNED, evidence=None)
     if isinstance(workload, LanguageWorkload) and workload.eager is None:
         training = resolve(workload, on.spec.ranks, on.spec.gpu, on.spec.gpus_per_node)
-        on = on.with_ranks(training.ranks)
+        on = on.with_ranks(training.ranks, training.sized_by)
         check_runnable(training, on)
         assert isinstance(training, LanguageWorkload)
         step = LanguageStep(training.config, on)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
@@ -82,6 +82,8 @@ class LanguageWorkload(Described[LanguageConfig]):
     open_layout: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     unnamed: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
+    sized_by: ClassVar[str] = "parallel.data, tensor or pipeline"
+
     def setup(self) -> Setup:
         """Batch, sequence, precision and the axes of parallelism."""
         c, s = self.config, self.config.layout
@@ -107,6 +109,7 @@ class LanguageWorkload(Described[LanguageConfig]):
             product_dtype=c.training.product_dtype,
             framework=c.framework.name,
             recipe=c.recipe,
+            default_recipe=self.unnamed is not None,
             differs=c.differs,
             zero=s.zero,
             recompute="partial" if c.training.recompute_layers else c.training.recompute,
