@@ -178,9 +178,9 @@ class GpuTimes:
 
     def fill_us(self, sums: FloatArray) -> FloatArray:
         """What a cache of rows in host memory takes before the lookup: its rows are numbered and sorted
-        twice (distinct rows, then by set); a warp seeks each among the tags of its set, which each of its lanes
-        finds by a hash and a division; those that are missing are fetched in exchange for others, from host
-        memory or from a drive."""
+        twice (distinct rows, then by set); a warp seeks each among the tags of its set, which each lane finds
+        by a hash and a division; those that are missing are fetched in exchange for others, from host memory
+        or from a drive."""
         c, lookups, sought = self.coefficients, sums[..., traffic.CACHED], sums[..., traffic.SOUGHT]
         passes = 2 * SORT_PASSES_OF_A_CACHE
         kernels = CACHE_KERNELS * c.small_us + passes * c.pass_us
