@@ -97,6 +97,17 @@ def test_a_script_that_ends_early_is_named_in_one_line(tmp_path: Path, text: str
     assert "\n" not in str(raised.value)
 
 
+def test_a_mistake_of_the_script_shows_its_own_frames_only(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = "model = nn.Sequential(nn.Linear(64, 64), nn.Linear(32, 8)).cuda()"
+    with pytest.raises(StepsightError, match="must have same reduction dim"):
+        captured(tmp_path, HEAD + model + TAIL)
+    said = capfd.readouterr().err.splitlines()
+    assert sum(line.startswith('  File "') for line in said) == 1
+    assert len(said) < 10
+
+
 def test_a_killed_script_may_have_filled_the_memory(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     answer.write_text('{"stage": "running"}')

@@ -65,14 +65,14 @@ def test_workers_and_ray_exclude_each_other():
 
 
 def test_a_cluster_that_is_not_there():
-    pytest.importorskip("ray", reason="ray is not installed; pip install 'stepsight[ray]'")
+    pytest.importorskip("ray", reason="ray is not installed; pip install ray")
     with pytest.raises(InputError, match="cannot be reached"):
         workers.workers_of(1, "127.0.0.1:1")
 
 
 @pytest.fixture(scope="module")
 def two_nodes():
-    pytest.importorskip("ray", reason="ray is not installed; pip install 'stepsight[ray]'")
+    pytest.importorskip("ray", reason="ray is not installed; pip install ray")
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

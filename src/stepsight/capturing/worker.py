@@ -5,7 +5,9 @@ It ends with os._exit: torch would otherwise tear down device guards whose code 
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import runpy
 import sys
 import time
@@ -51,12 +53,14 @@ def _session(request: Request) -> Session:
     try:
         import torch
     except ImportError:
-        raise StepsightError("torch is not installed; pip install 'stepsight[torch]'") from None
+        raise StepsightError("torch is not installed; pip install torch") from None
     if tuple(int(n) for n in torch.__version__.split(".")[:2]) < OLDEST:
         newer = ".".join(map(str, OLDEST))
         raise StepsightError(
             f"capture needs torch {newer} or newer, not {torch.__version__}; install it, or {RECORD}"
         )
+    # Shapes that do not fit are the script's mistake, which its own traceback shows.
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     from stepsight.capturing.guard import GuardUnavailableError
     from stepsight.capturing.session import SelfTestError, Session
 
@@ -99,12 +103,31 @@ def _script(r: Request, session: Session) -> tuple[Answer, int]:
         return Answer("unsupported", str(refused)), 2
     except BaseException as error:
         if session.captured is None:
-            traceback.print_exc()
+            print(own_frames(error), end="", file=sys.stderr, flush=True)
         refusal = explained(error)
         if refusal:
             return Answer("unsupported", refusal), 2
         return Answer("failed", f"{type(error).__name__}: {error}".partition("\n")[0]), 1
     return Answer("no step", _why(session)), 2
+
+
+_HERE = str(Path(__file__).parents[1])
+_LIBRARY = re.compile(r"^<frozen|/(site|dist)-packages/|/lib/python3\.\d+/")
+
+
+def own_frames(error: BaseException) -> str:
+    """A traceback of the script's own frames, without those of torch, of other packages and of stepsight.
+
+    Where stepsight itself is wrong, its last frame stays.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not _LIBRARY.search(f.filename) and not f.filename.startswith(_HERE)]
+    if frames and frames[-1].filename.startswith(_HERE) and not isinstance(error, RuntimeError):
+        own.append(frames[-1])
+    if not own and not isinstance(error, SyntaxError | OSError):
+        return "".join(traceback.format_exception(error))
+    head = ["Traceback (most recent call last):\n"] if own else []
+    return "".join([*head, *traceback.format_list(own), *traceback.format_exception_only(error)])
 
 
 def _steps(session: Session) -> str:

@@ -433,6 +433,7 @@ def fits_words(m: MemoryLine) -> str:
 
 _MEMORY = {
     "buckets": "gradient buckets",
+    "other_persistent": "buckets and other tensors kept between steps",
     "context": "CUDA context and libraries",
     "temporary": "logits, gathered parameters and other buffers",
     "cached_by_allocator": "fragmentation of the allocator",

@@ -168,7 +168,7 @@ class Ranks:
 def check_device(device: str, ranks: int) -> None:
     """Raise where this machine cannot run this many ranks on such a device."""
     if importlib.util.find_spec("torch") is None:
-        raise InputError("torch", "is not installed", 'pip install "stepsight[torch]"')
+        raise InputError("torch", "is not installed", "pip install torch")
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device {device}", "no such device", "use cpu or cuda")
     if ranks < 1:

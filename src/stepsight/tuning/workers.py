@@ -167,7 +167,7 @@ class RayCluster:
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError:
-            raise StepsightError("--ray needs the package ray; pip install 'stepsight[ray]'") from None
+            raise StepsightError("--ray needs the package ray; pip install ray") from None
         self._ray = ray
         check_reachable(address)
         try:
