@@ -1,3 +1,4 @@
+import itertools
 import json
 from dataclasses import replace
 
@@ -200,6 +201,18 @@ def test_no_allowed_kind_and_no_listed_plan_makes_the_answer_worse(seed):
     listed = [c.step_us for c in every.candidates if c.fits]
     assert every.winner.step_us <= min(listed) + 0.01
     assert every.found.bound_us <= min(listed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_plans_never_give_a_slower_one_beyond_the_quick_price(seed):
+    """Plans are compared by a quick price and the best of them simulated: near-ties may fall either way."""
+    rng = np.random.default_rng(seed)
+    rows, bags = 10 ** rng.uniform(3, 6.5, 12), rng.choice([1, 5, 20, 50], 12)
+    tables = tuple(Table(f"t{i}", int(rows[i]), 128, float(bags[i])) for i in range(12))
+    workload = task_workload(replace(TASK, batch=8192, tables=tables))
+    platform = load_platform("4xV100-SXM2")
+    steps = [choose(workload, platform, plans=plans).winner.step_us for plans in (40, 120, 300)]
+    assert all(more <= fewer * 1.001 for fewer, more in itertools.combinations(steps, 2))
 
 
 def test_a_table_too_large_for_column_parts_does_not_spoil_the_others():
