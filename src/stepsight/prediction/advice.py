@@ -37,7 +37,8 @@ LEAST_GAIN = 0.005
 """Changes that gain less are not advised."""
 SAME = 1e-4
 MOST_PAIRED, FEWEST_REMEDIES = 8, 3
-"""Changes that save most memory, of which pairs are tried where few single ones make a job fit."""
+"""Changes that save most memory, of which pairs are tried where few single ones make a job fit; the most that
+are priced."""
 MOST_DOUBLINGS = 10
 """Of the number of GPUs, until a job fits."""
 
@@ -125,22 +126,26 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
         tried = _tried(job, on, before, changes, batch)
         return [(change, after, _advice(change, after, before, p, on)) for change, after in tried]
 
+    def with_room(changes: Iterable[Change], most: int = MOST_PAIRED) -> list[Advice]:
+        """Those that fit; the others are not priced."""
+        held = (one for one in changes if _held(job, on, _lines(one, batch)))
+        return [one for *_, one in advised(islice(held, most)) if one.fits]
+
     found = advised(chain(changes_of(base, on.spec.gpu), _with_room(base, p, on)))
     if p.fits is not False:
         return Advised(p, _best([one for *_, one in found]), len(found))
     room = [one for *_, one in found if one.fits]
     if len(room) < FEWEST_REMEDIES:
         saving = [(c, after) for c, after, one in found if not one.fits and (one.saved_bytes or 0.0) > 0]
-        room += [one for *_, one in advised(_pairs(saving)) if one.fits]
+        room += with_room(_pairs(saving))
     more = None
     if not room and isinstance(base, LanguageWorkload):
         groups = groups_with_room(on.spec.ranks, on.spec.gpus_per_node)
-        held = (one for one in groups if _held(job, on, (*one.assignments, *batch)))
-        room = [one for *_, one in advised(islice(held, FEWEST_REMEDIES)) if one.fits]
+        room = with_room(groups, FEWEST_REMEDIES)
     if not room:
         more = _more_gpus(job, on)
         if isinstance(base, LanguageWorkload):
-            room = [one for *_, one in advised(_with_adapters(on.spec.ranks)) if one.fits]
+            room = with_room(_with_adapters(on.spec.ranks))
     notes = (_of_more(job, *more),) if more else () if room else p.what_would_help
     changes = tuple(sorted(room, key=lambda one: -one.gain))
     return Advised(p, changes, len(found), tuple(notes), more[1].name if more else "")
@@ -221,11 +226,8 @@ def _tried(
     """Changes that the job can have and that make a difference, with the step after each; a change of the
     layout or the recipe states the ``batch``."""
     for change in changes:
-        lines = change.assignments
-        if any(line.startswith(("parallel.", "training.recipe=")) for line in lines):
-            lines = (*lines, *batch)
         try:
-            changed = job.changed(*lines)
+            changed = job.changed(*_lines(change, batch))
             after = ask(changed.load(), on)
         except StepsightError:
             continue
@@ -233,6 +235,12 @@ def _tried(
         if not same_time or after.memory_bytes != before.memory_bytes:
             change = replace(change, assignments=changed.assignments[len(job.assignments) :])
             yield _with_micro_batch(change, after, before), after
+
+
+def _lines(change: Change, batch: Sequence[str]) -> tuple[str, ...]:
+    lines = change.assignments
+    stated = any(line.startswith(("parallel.", "training.recipe=")) for line in lines)
+    return (*lines, *batch) if stated else lines
 
 
 def _with_micro_batch(change: Change, after: AskedStep, before: AskedStep) -> Change:
