@@ -11,7 +11,7 @@ from stepsight import advise, load_workload, predict
 from stepsight.capturing.step import CapturedStep, RankMemoryUse
 from stepsight.hardware.gpus import load_gpu
 from stepsight.platform.load import load_platform
-from stepsight.prediction.changes import rewrites_of
+from stepsight.prediction.changes import changes_of, rewrites_of
 from stepsight.program.job import Job, Kernel, Op, RankProgram
 from stepsight.workload.files import resolve
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -78,6 +78,13 @@ def test_a_model_that_fits_in_no_way_gets_the_gpus_on_which_it_does(platform: st
     assert found.notes[0].startswith(f"more GPUs: -p {found.more_gpus}  (")
     assert predict("llama3.1-405b", found.more_gpus).fits
     assert found.more_gpus.endswith("-200G") is platform.endswith("-200G")
+
+
+def test_zero_1_is_not_advised_where_the_framework_has_none() -> None:
+    for framework, offered in (("torchtitan", False), ("megatron", True)):
+        job = load_workload("llama3-8b", [f"framework={framework}", "parallel.data=8", "zero=0"])
+        lines = [one.assignments for one in changes_of(job, load_gpu("H100-SXM"))]
+        assert (("parallel.zero=1",) in lines) is offered
 
 
 def test_nothing_that_the_job_does_already_is_advised() -> None:

@@ -111,7 +111,9 @@ def _changes_of(job: Workload) -> Iterator[Change]:
     if isinstance(job, DlrmWorkload):
         yield from _dlrm(job)
     elif job.eager is None:
-        yield from (TRANSFORMER[0], *LANGUAGE)
+        fsdp = job.config.framework.shards_gradients and job.config.layout.pipeline == 1
+        others = (one for one in LANGUAGE if not (fsdp and one.assignments == ("parallel.zero=1",)))
+        yield from (TRANSFORMER[0], *others)
         yield from _language(job)
     else:
         yield from TRANSFORMER
