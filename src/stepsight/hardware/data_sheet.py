@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, LinkSpec, PlatformSpec
 from stepsight.inputs import check_limit
+
+C = area("hardware")
 
 REQUIRED: Mapping[str, str] = {
     "name": "what you call it",
@@ -19,10 +22,6 @@ REQUIRED: Mapping[str, str] = {
     "peak_tflops.fp32": "dense fp32 peak in TFLOP/s",
 }
 """The figures that every data sheet has."""
-L2_OVER_MEMORY = 2.4
-"""L2 bandwidth over memory bandwidth: the median of the catalogue's GPUs (1.1 to 7.2)."""
-L2_MB_PER_SM = 0.1
-"""L2 size per multiprocessor in MB: the median of the catalogue's GPUs (0.07 to 0.85)."""
 PCIE_GBPS = 31.5
 """PCIe 4.0 x16, GB/s in one direction, raw."""
 GBIT_PER_GBYTE = 8.0
@@ -36,8 +35,8 @@ def complete_gpu(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     filled: dict[str, Any] = {
         "vendor": "nvidia",
         "architecture": "unknown",
-        "l2_mb": _number(table["sms"]) * L2_MB_PER_SM,
-        "l2_gbps": _number(table["memory_gbps"]) * L2_OVER_MEMORY,
+        "l2_mb": _number(table["sms"]) * C.L2_MB_PER_SM,
+        "l2_gbps": _number(table["memory_gbps"]) * C.L2_OVER_MEMORY,
         "pcie_gbps": PCIE_GBPS,
         "source": "given",
     }

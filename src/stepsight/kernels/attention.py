@@ -127,7 +127,7 @@ def _by_tables(batch: Batch, version: str, spec: GpuSpec, forward: Forward) -> E
     factor_note = f"only the forward was measured; the backward is taken as {times:g} times its time"
     notes = {i: joined(factor_note, found.notes.get(i, "")) for i in range(len(batch))}
     source = np.full(len(batch), int(Source.TRANSFERRED))
-    spread = np.hypot(found.spread, SPREAD_BACKWARD)
+    spread = np.hypot(found.spread, C.ATTENTION_BACKWARD_SPREAD)
     return Estimates(found.time_us * factor * times, source, spread, notes)
 
 
@@ -158,7 +158,6 @@ class Reach:
 AGAINST_FLASH2: Mapping[str, Reach] = {FLASH1: Reach(1.75, 1.75, 0.2), EFFICIENT: Reach(1.9, 1.9, 0.25)}
 
 BACKWARD_OVER_FORWARD = C.by_name("BACKWARD_OVER_FORWARD")
-SPREAD_BACKWARD = 0.15
 
 
 FASTEST = CUDNN

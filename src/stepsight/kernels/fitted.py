@@ -19,8 +19,6 @@ from stepsight.kernels.tiles import tiled_us
 
 C = area("kernels")
 
-MOST_OUTSIDE_SPREAD = 0.4
-
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
@@ -72,7 +70,7 @@ class Fitted:
             logs = [np.minimum.reduce([*logs, *map(np.log, others)])]
         # Relatives err towards their own library's weak spots, of which about half carry over.
         time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
-        spread = np.hypot(chosen.spread, np.minimum(C.OUTSIDE_TABLE_SPREAD * far, MOST_OUTSIDE_SPREAD))
+        spread = np.hypot(chosen.spread, np.minimum(C.OUTSIDE_TABLE_SPREAD * far, C.MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
         for i in np.nonzero(far > C.FAR_OUTSIDE)[0].tolist():
             note = joined(chosen.note, beyond_shapes(chosen.spread, float(spread[i])))

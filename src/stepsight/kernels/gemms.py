@@ -36,8 +36,6 @@ FP8_OVER_BF16 = C.by_name("FP8_OVER_BF16")
 
 ROW_BYTES = 16
 
-SPREAD = 0.2
-
 
 def is_tensor_core(dtype: str) -> bool:
     return dtype in ("tf32", "fp16", "bf16")
@@ -53,7 +51,7 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates) -> Estimat
         more = C.NARROW_HALF_LOADS if batch.dtype in HALF else C.NARROW_LOADS
         # Narrow loads overlap with memory that is slower still.
         factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
-    spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
+    spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, C.UNALIGNED_SPREAD), answer.spread)
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
 
 
@@ -97,10 +95,6 @@ TILES = ((64, 64), (128, 128), (256, 128), (128, 256))
 """Thread-block tiles of cuBLAS' half-precision kernels."""
 RANGED = ("m", "n", "k", "batch")
 """The columns whose fitted range decides how far the correction is trusted."""
-OTHER_CHIP_SPREAD = 0.06
-
-FP8_BANDWIDTH = 0.85
-FP8_SPREAD = 0.12
 
 
 def forward_sizes(batch: Batch) -> dict[str, FloatArray]:
@@ -164,7 +158,7 @@ def apply_training_correction(
             logs -= forward.trees.bias if forward else 0.0
         trust = np.exp(-residual.outside(named, RANGED) / C.CORRECTION_REACH)
         factor[mine] = np.exp(logs * trust)
-        apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)
+        apart = residual.spread if measured else np.hypot(residual.spread, C.OTHER_CHIP_SPREAD)
         spread[mine] = np.hypot(apart * trust, answer.spread[mine] * (1 - trust * measured))
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
 
@@ -220,11 +214,11 @@ def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: 
     """
     d = batch.dims
     moved = d["batch"] * (d["m"] * d["k"] + d["k"] * d["n"] + 2 * d["m"] * d["n"])
-    memory_us = moved / (spec.memory_gbps * 1e3) / FP8_BANDWIDTH
+    memory_us = moved / (spec.memory_gbps * 1e3) / C.FP8_BANDWIDTH
     share = FP8_OVER_BF16.get(spec.architecture, FP8_OVER_BF16["default"])
     alone = np.maximum(in_bf16.time_us * share, memory_us)
     shorter = alone < answer.time_us
-    spread: FloatArray = np.where(shorter, np.hypot(in_bf16.spread, FP8_SPREAD), answer.spread)
+    spread: FloatArray = np.where(shorter, np.hypot(in_bf16.spread, C.FP8_SPREAD), answer.spread)
     return Estimates(np.minimum(alone, answer.time_us), answer.source, spread, answer.notes)
 
 

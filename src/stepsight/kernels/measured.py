@@ -36,8 +36,6 @@ LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Tried correlation lengths, in natural logarithms of a size."""
 NOISES = (0.02, 0.05, 0.1, 0.2)
 """Tried standard deviations of a sample's ln(time)."""
-SIGNAL = 0.5
-"""Prior standard deviation of ln(efficiency) within one variant."""
 VECTOR_WIDTH = 16
 """fp32 values in the widest registers: products with sizes that are no multiple of it pay for the rest."""
 FEWEST = 4
@@ -110,7 +108,7 @@ class Efficiency:
         rest = log_ratio - mean
         best: tuple[float, float, FloatArray] | None = None
         for length in LENGTHS:
-            correlation = SIGNAL**2 * _near(sizes, sizes, length)
+            correlation = C.EFFICIENCY_SIGNAL**2 * _near(sizes, sizes, length)
             for noise in NOISES:
                 inverse = np.linalg.inv(correlation + noise**2 * np.eye(len(rest)))
                 weights = inverse @ rest
@@ -119,7 +117,7 @@ class Efficiency:
                     best = (left_out, length, weights)
         if best is None:
             raise ValueError("a fit needs samples")
-        return cls(sizes, SIGNAL**2 * best[2], mean, best[1], max(best[0] * 1.25, 0.01))
+        return cls(sizes, C.EFFICIENCY_SIGNAL**2 * best[2], mean, best[1], max(best[0] * 1.25, 0.01))
 
     def log_ratio(self, sizes: FloatArray) -> FloatArray:
         return np.asarray(self.mean + _near(sizes, self.sizes, self.length) @ self.weights)

@@ -49,9 +49,6 @@ TENSOR_CORE_FAMILIES = frozenset(
 )
 PCIE_FAMILIES = frozenset({"copy_h2d", "copy_d2h"})
 
-SPREAD_ROOFLINE = 0.3
-SPREAD_UNKNOWN = 0.7
-
 
 def bandwidth_gbps(batch: Batch, spec: GpuSpec) -> float:
     """What the family's bytes cross: PCIe for copies from and to the host, else device memory."""
@@ -101,7 +98,7 @@ def roofline(batch: Batch, spec: GpuSpec) -> Estimates:
     arithmetic = batch.flops / peak_flops(batch, spec) * 1e6 / reach.arithmetic
     traffic = batch.bytes / (bandwidth_gbps(batch, spec) * 1e3) / reach.bandwidth
     time_us = KERNEL_FLOOR_US + np.maximum(arithmetic, traffic)
-    return Estimates.uniform(time_us, Source.ROOFLINE, SPREAD_ROOFLINE)
+    return Estimates.uniform(time_us, Source.ROOFLINE, C.ROOFLINE_SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,5 +124,5 @@ def unknown(batch: Batch, spec: GpuSpec) -> Estimates:
     stated = traffic / (spec.memory_gbps * 1e3) / USUAL.bandwidth
     time_us = KERNEL_FLOOR_US + np.where(traffic > 0, stated, 9 * KERNEL_FLOOR_US)
     return Estimates.uniform(
-        time_us, Source.DEFAULT, SPREAD_UNKNOWN, f"no model for kernel family {batch.family!r}"
+        time_us, Source.DEFAULT, C.UNKNOWN_SPREAD, f"no model for kernel family {batch.family!r}"
     )

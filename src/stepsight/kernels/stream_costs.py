@@ -47,8 +47,7 @@ VARIANTS = {
 }
 """Kernels of a family that behave unlike the rest of it, by the operator's plain name."""
 AMD_SHARES = msgspec.convert(_TABLE["amd_shares"], dict[str, float])
-AMD_START_US = 2.5
-"""Added to a kernel's start: none in traces of MI300X and MI250 takes less than 4 µs (T)."""
+AMD_START_US = C.AMD_START_US
 
 
 def meet(memory_us: FloatArray, instructions_us: FloatArray) -> FloatArray:

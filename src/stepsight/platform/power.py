@@ -32,8 +32,6 @@ FLAGSHIP = C.texts("FLAGSHIP")
 LOWEST_CLOCK = 0.2
 """Of the boost clock: boards do not go below it, they switch off."""
 HALVINGS = 40
-UNKNOWN_TRAFFIC = 0.6
-"""Of the memory's bandwidth, what a kernel whose bytes nobody states is taken to reach (lookups)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,7 @@ def _work(batch: Batch, gpu: GpuSpec, time_us: FloatArray) -> tuple[FloatArray, 
     if batch.family in PCIE_FAMILIES:
         return np.zeros(len(batch)), np.zeros(len(batch)), np.zeros(len(batch))
     if not batch.known or batch.family.startswith("embedding"):
-        return np.zeros(len(batch)), np.zeros(len(batch)), UNKNOWN_TRAFFIC * most
+        return np.zeros(len(batch)), np.zeros(len(batch)), C.UNKNOWN_TRAFFIC * most
     flops = batch.flops
     return flops / peak_flops(batch, gpu) * 1e6, flops, np.minimum(batch.bytes, most)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.documents import write_whole
 from stepsight.hardware.spec import GpuSpec, PlatformSpec
 from stepsight.platform.conditions import NOTHING_LEARNED, check_axes, without_effect
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from stepsight.prediction.embedding import EmbeddingFigures
     from stepsight.prediction.language import LanguageFigures
 
-METHOD_SPREAD = 0.04
-"""What is left when every kernel is right: between the 3.00 % and 5.21 % that the published
-method reports end to end (arXiv 2404.12674, METHOD §7)."""
+C = area("prediction")
+
+METHOD_SPREAD = C.METHOD_SPREAD
 INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
 

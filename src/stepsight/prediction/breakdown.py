@@ -201,9 +201,7 @@ def naive_us(timeline: Timeline) -> float:
 
 
 HOST = "host"
-HOST_SPREAD = 0.2
-"""Host overheads of another machine of the same era: shared overheads cost the published
-method about 2 points of accuracy at a host share near 10 % (METHOD §2)."""
+HOST_SPREAD = area("prediction").number("HOST_SPREAD")
 MOST_NUMBERS = 4_000_000
 """Launch times held at once: bounds memory when many ranks have their own times, and arrays of 32 MB are
 reused where larger ones are handed back to the system each time."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepsight.capturing.step import CapturedStep
+from stepsight.constants import area
 from stepsight.errors import InputError, StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
@@ -22,13 +23,10 @@ from stepsight.prediction.predict import predict
 from stepsight.prediction.suspects import DATA_LOADER, FASTER_THAN_NOISE, Suspect, suspects
 from stepsight.workload.files import Workload
 
-RANKING_SPREAD = 0.04
-"""How exactly a suspect must give the measured step: noise between runs, with the prediction otherwise
-right."""
+C = area("prediction")
+
 MOST_SUSPECTS, UNLIKELY = 6, 0.03
 USUAL, SLOW, FAST = "as expected", "slower than expected", "faster than expected"
-MEMORY_NOISE = 0.15
-"""A difference of memory beyond this says that the run is not the one described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,7 @@ def _notes(prediction: Prediction, memory_gb: float | None, verdict: str) -> lis
     if memory_gb and prediction.memory:
         predicted_gb = prediction.memory.total_bytes / 1e9
         ratio = memory_gb / predicted_gb
-        if abs(math.log(ratio)) > MEMORY_NOISE:
+        if abs(math.log(ratio)) > C.MEMORY_NOISE:
             notes.append(
                 f"memory is {ratio:.2f} times the predicted {predicted_gb:.1f} GB: the run keeps"
                 f" {'more' if ratio > 1 else 'less'} than described (batch, recomputation, sharding)"
@@ -227,11 +225,11 @@ def _ranked(
     for name, suspect in first.suspects.items():
         if name == DATA_LOADER and (others or data_us):
             continue
-        logs = suspect.log_density(first.measured_us, RANKING_SPREAD)
+        logs = suspect.log_density(first.measured_us, C.RANKING_SPREAD)
         for other in others:
             its = other.suspects.get(name)
             steps = its.steps_us if its else np.full(len(suspect.steps_us), other.step_us)
-            logs = logs - 0.5 * (np.log(other.measured_us / steps) / RANKING_SPREAD) ** 2
+            logs = logs - 0.5 * (np.log(other.measured_us / steps) / C.RANKING_SPREAD) ** 2
         best = int(np.argmax(logs))
         weight = math.log(suspect.prior * np.exp(logs - logs.max()).sum()) + float(logs.max())
         severity = float(suspect.severities[best])
@@ -279,7 +277,7 @@ def _tell_apart(examined: Examined, found: Sequence[Explanation]) -> Variant | N
         apart = math.sqrt(float(np.average((logs - np.average(logs, weights=weights)) ** 2, weights=weights)))
         if best is None or apart > best[0]:
             best = (apart, Variant(more, asked.step_us, (steps[0], steps[1])))
-    return best[1] if best and best[0] > RANKING_SPREAD else None
+    return best[1] if best and best[0] > C.RANKING_SPREAD else None
 
 
 def _variants(job: Workload, on: Platform) -> list[tuple[str, ...]]:

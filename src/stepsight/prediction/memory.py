@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stepsight.constants import area
 from stepsight.hardware.gpus import gpu_catalogue
 from stepsight.hardware.spec import GpuSpec
 from stepsight.program.setup import Setup
 
-MEMORY_SPREAD = 0.08
-"""Spread of memory by our count around what 640 runs of ten groups reported."""
-FITS = 0.5
-"""A job fits where that is at least as likely as not: where its need, by our count, is within what is usable.
-Searches recommend only what is surer."""
+C = area("prediction")
+
+FITS = C.FITS
 MOST_GPUS = 3
 STATE = ("optimizer_state", "gradients", "parameters", "tables")
 """What is there from step to step."""
@@ -25,7 +24,7 @@ def fit_probability(needed_bytes: float, usable_bytes: float) -> float:
     """How likely this many bytes, by our count, fit into what is usable."""
     if needed_bytes <= 0:
         return 1.0
-    return 0.5 * (1 + math.erf(math.log(usable_bytes / needed_bytes) / MEMORY_SPREAD / math.sqrt(2)))
+    return 0.5 * (1 + math.erf(math.log(usable_bytes / needed_bytes) / C.MEMORY_SPREAD / math.sqrt(2)))
 
 
 def fits(needed_bytes: float, usable_bytes: float) -> bool:

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepsight.capturing.step import CapturedStep
+from stepsight.constants import area
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.platform.evidence import ATTENTION, EMBEDDING, GEMM, HOST, LINK, MEMORY_BOUND, NETWORK
 from stepsight.platform.load import Platform
 from stepsight.prediction.learn.regression import Response
 from stepsight.prediction.learn.response import AskedStep, JobFile, ask
+
+C = area("prediction")
 
 SEVERITIES = np.geomspace(1.05, 6.0, 60)
 """Factors that a condition may be worse by; all equally likely in logarithms up to `USUAL_MOST`."""
@@ -24,13 +27,8 @@ SIMULATED = np.array([1.3, 2.0, 3.0, 4.5, 6.0])
 WAITS = np.geomspace(0.05, 4.0, 60)
 """Waits for data, as a multiple of the step."""
 COMPUTE = (GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING)
-TCP_SLOWDOWN = 4.0
-"""NCCL over sockets against RDMA on one NIC: copies by the kernel bound a connection to a few GB/s."""
-FASTER_THAN_NOISE = 0.01
-"""A change that moves the step by less than this explains nothing."""
+FASTER_THAN_NOISE = C.FASTER_THAN_NOISE
 DATA_LOADER = "data loader"
-LESS_COMMON = 0.4
-"""Prior of a single severity or setting, against one of a whole condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ class _Setting:
     name: str
     assignment: str
     check: str
-    prior: float = LESS_COMMON
+    prior: float = C.LESS_COMMON
 
     def always(self, _: float) -> str:
         """The option that simulates it, whatever the severity."""
@@ -164,10 +162,10 @@ def _machine(job: JobFile, asked: AskedStep, step_us: float, platform: Platform)
         steps = step_us * np.exp(np.interp(np.log(SEVERITIES), np.log(at), np.log(ratios)))
         yield Suspect(c.name, steps, SEVERITIES, _written(c.field, figure), c.check)
         if c.field == "nic.gbps":
-            tcp = np.interp([TCP_SLOWDOWN], SEVERITIES, steps)
+            tcp = np.interp([C.TCP_SLOWDOWN], SEVERITIES, steps)
             written = _written(c.field, figure)
             yield Suspect(
-                "TCP instead of RDMA", tcp, np.array([TCP_SLOWDOWN]), written, TCP_CHECK, LESS_COMMON
+                "TCP instead of RDMA", tcp, np.array([C.TCP_SLOWDOWN]), written, TCP_CHECK, C.LESS_COMMON
             )
     if spec.ranks > 1:
         ratios = _ratios(asked.response, [dict.fromkeys(COMPUTE, float(f)) for f in SEVERITIES])

@@ -12,14 +12,15 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.prediction.display import time
 
 if TYPE_CHECKING:
     from stepsight.prediction.answer import Prediction
 
-RESTART_SECONDS = 300.0
-"""Noticing a failure, starting the job again and reading its checkpoint, unless stated."""
+C = area("prediction")
+
 HOUR, DAY = 3600.0, 86400.0
 LEAST_GOODPUT, MOST_EXPONENT = 0.01, 100.0
 """Below this share of its time that trains, a run is not one."""
@@ -40,7 +41,7 @@ class RunPlan:
     price_per_gpu_hour: float | None = None
     mtbf_hours: float | None = None
     checkpoint_seconds: float | None = None
-    restart_seconds: float = RESTART_SECONDS
+    restart_seconds: float = C.RESTART_SECONDS
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -43,11 +43,8 @@ WGRAD_WARPS = 8
 """The weights' gradient: a block of 256 threads, one warp an image, lanes over its pixels."""
 RESIDENT_WARPS = 64
 """Warps that a multiprocessor holds."""
-REDUCE_SLOTS = 100.0
-"""Instructions a thread for the sum over a block."""
 
 CUDNN_TAP_SLOTS = C.by_name("CUDNN_TAP_SLOTS")
-NATIVE_BANDWIDTH = 0.8
 
 DIRECT_NOTE = "cuDNN's direct kernels for groups in NHWC, without tensor cores"
 BLOCKED_WIDTHS = (4.0, 8.0, 16.0, 32.0)
@@ -106,7 +103,7 @@ def _native_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     d = batch.dims
     taps = d["kh"] * d["kw"]
     per_tap = NATIVE_TAP_SLOTS[batch.family] + np.where(batch.element_bytes < 4, HALF_TAP_SLOTS, 0.0)
-    memory = _memory_us(batch, spec, NATIVE_BANDWIDTH)
+    memory = _memory_us(batch, spec, C.DEPTHWISE_BANDWIDTH)
     if batch.family != "conv_wgrad":
         pixels = d["batch"] * d["c_in"] * d["h"] * d["w"] if batch.family == "conv_dgrad" else _outputs(batch)
         multiplied = d["c_out"] / d["c_in"] if batch.family == "conv_dgrad" else 1.0
@@ -117,7 +114,7 @@ def _native_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     blocks = d["c_out"] * taps
     warps = np.minimum(d["batch"], WGRAD_WARPS)
     turns = np.ceil(d["batch"] / warps) * np.ceil(high * wide / WARP)
-    slots = blocks * warps * WARP * (turns * per_tap + REDUCE_SLOTS)
+    slots = blocks * warps * WARP * (turns * per_tap + C.DEPTHWISE_REDUCE_SLOTS)
     # Image and gradient at every tap; only the pixels under the output's grid are read of the image.
     cache = 2 * _outputs(batch) * taps * batch.element_bytes / (spec.l2_gbps * 1e3 * C.DEPTHWISE_L2_SHARE)
     waves = np.ceil(blocks * warps / (spec.sms * RESIDENT_WARPS))

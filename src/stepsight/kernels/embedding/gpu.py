@@ -38,9 +38,6 @@ histogram of the keys and its sums where a sort takes several passes."""
 BLOCKS_PER_SM, BLOCK_DIM = 2.0, 128
 """Blocks of 1,024 threads on an SM with rows of at most this many values: 32 registers a thread in traces of
 V100 and A100; with twice the values 42, which leave room for one."""
-IDLE_LATENCY = 0.5
-"""Share of a row's cycles that it takes when few warps are left, a stated estimate: 200 from the L2 and 375
-from memory (Jia et al. 2018) and some 150 of instructions, of the 650 and 1,120 with every warp at work."""
 
 SORT_PASSES_OF_A_CACHE, CACHE_KERNELS = 4, 12
 """Of seeking rows in a cache: passes of each sort (keys of up to 32 bits), and small kernels."""
@@ -51,10 +48,7 @@ INTEGER_LANES = 64
 """32-bit integer instructions per cycle of an SM (white papers of V100, A100 and H100)."""
 INT32_VALUES = 2.0**31
 """Values of a matrix up to which ATen indexes by 32 bits."""
-VALUE_INSTRUCTIONS = (120.0, 50.0)
-"""Integer instructions of index_add_ per value with 64-bit and 32-bit indices: stated estimates. A division
-is a subroutine of about 70 or 20 of them; offsets, loop and atomic take the rest (ATen, Indexing.cu). The set
-of a cached row is MurmurHash3 of 64 bits modulo the number of sets: as many as with 64-bit indices."""
+VALUE_INSTRUCTIONS = C.numbers("VALUE_INSTRUCTIONS")
 ROUNDING = 1e-6
 """Residue of taking a power and its root."""
 
@@ -171,7 +165,7 @@ class GpuTimes:
         on average x² / 2e if it takes x < e longer than the mean bag, else x - e / 2."""
         mean, missed = _longest(sums, traffic.CHAIN), _longest(sums, traffic.MISS_CHAIN)
         a_row = row_cycles + miss_cycles * missed / np.maximum(mean, 1e-12)
-        alone = IDLE_LATENCY * a_row / self.spec.clock_mhz
+        alone = C.IDLE_LATENCY * a_row / self.spec.clock_mhz
         beyond = np.maximum(_longest(sums, traffic.LONGEST) - mean, 0.0) * alone
         inside = np.minimum(beyond, even)
         return np.asarray(beyond - inside + inside * inside / np.maximum(2 * even, 1e-12))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
@@ -17,16 +18,11 @@ from stepsight.tables.indices.index_files import extrapolation
 from stepsight.tables.lookup import INDEX_ADD, SCATTERED, SORTED, Lookup, TableLookup
 from stepsight.tables.table import CACHED
 
+C = area("kernels")
+
 CPU = "cpu"
 """The architecture of a platform whose kernels the host executes itself."""
 FAMILIES = ("embedding", "embedding_backward")
-UNMEASURED_SPREAD = 0.3
-"""Chosen: about twice that of kernels of a kind that was measured."""
-BLOCKS_SPREAD = 0.4
-"""Of backwards whose rows are folded by blocks: how long a block takes for a row hinges on one trace (A100,
-2022), and its loads alone would take 0.4 of that."""
-MEASURED_BAG_SPREAD = 0.5
-"""Bags in traces vary as counts do: by 0.17 to 0.37."""
 POOLED_DTYPE = "fp32"
 """What FBGEMM's fused lookup returns, and its gradient, whatever its rows are (its default output_dtype)."""
 
@@ -110,8 +106,8 @@ class EmbeddingModel:
             return c.legacy_spread
         forward = kernel.family == FAMILIES[0]
         usual = c.spread if forward else c.backward_spread
-        wider = usual + _unmeasured(lookup) * max(UNMEASURED_SPREAD - usual, 0.0)
-        return wider if forward else max(wider, usual + _by_blocks(lookup) * (BLOCKS_SPREAD - usual))
+        wider = usual + _unmeasured(lookup) * max(C.UNMEASURED_LOOKUP_SPREAD - usual, 0.0)
+        return wider if forward else max(wider, usual + _by_blocks(lookup) * (C.BLOCKS_SPREAD - usual))
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None
@@ -208,7 +204,7 @@ def _unmeasured(lookup: Lookup) -> float:
     if lookup.update == INDEX_ADD:
         return 1.0
     return _share(
-        lookup, lambda table: float(table.placement in CACHED or table.bag_spread > MEASURED_BAG_SPREAD)
+        lookup, lambda table: float(table.placement in CACHED or table.bag_spread > C.MEASURED_BAG_SPREAD)
     )
 
 

@@ -100,8 +100,6 @@ RELATIVES = {"fp32": 2}
 fp32 generations, else one. Chosen by leaving GPUs out."""
 
 TRANSFER_SPREAD = C.by_name("TRANSFER_SPREAD")
-USUAL_TRANSFER_SPREAD = 0.22
-PER_DISTANCE = 0.03
 UNSEEN_SHAPES = C.by_name("UNSEEN_SHAPES")
 
 FP32_LANES = frozenset({"gemm", "conv"})
@@ -130,7 +128,6 @@ DERIVED = {
 """Families timed as a multiple of another: the two gradients of a convolution
 take 1.95 times its forward (median of 1,020 fp32 ResNet layers on V100, Megatron's layers), the
 input's 0.9 (VGG training on H100, public traces)."""
-SPREAD_DERIVED = 0.2
 
 THROTTLED = frozenset({"T4"})
 """Measured 25 % slow under its power limit: it speaks for its own generation and its sibling only."""
@@ -163,7 +160,7 @@ class Choice:
 
     def times(self, factor: float, note: str) -> Choice:
         """The same models for a family that takes ``factor`` times as long."""
-        spread = float(np.hypot(self.spread, SPREAD_DERIVED))
+        spread = float(np.hypot(self.spread, C.DERIVED_SPREAD))
         notes = "; ".join(filter(None, (note, self.note)))
         return replace(self, source=Source.TRANSFERRED, spread=spread, note=notes, factor=factor)
 
@@ -224,9 +221,9 @@ def _choice(
     if nearest[0].family in FP32_LANES:
         feeding = feeding_share(spec, dtype) / feeding_of(nearest[0])
         mine = _scaled(mine, boards.share(mine, nearest[0].dtype, variant) * feeding)
-    base = TRANSFER_SPREAD.get(fitting[0].family, USUAL_TRANSFER_SPREAD)
+    base = TRANSFER_SPREAD.get(fitting[0].family, C.USUAL_TRANSFER_SPREAD)
     measured = boards.spread(mine, nearest[0].dtype, variant) if nearest[0].family == "gemm" else None
-    spread = base + PER_DISTANCE * nearest[0].machine.distance(mine)
+    spread = base + C.SPREAD_PER_DISTANCE * nearest[0].machine.distance(mine)
     if nearest[0].family == "gemm" and nearest[0].dtype in TENSOR_CORES and feeding_share(spec, dtype) > 1:
         spread = C.SAME_FEEDING_SPREAD
     if measured is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec, half_type
 from stepsight.records import nearest
@@ -16,6 +17,8 @@ from stepsight.workload.llm.layout import Layout, read_layout
 from stepsight.workload.llm.model import FAMILIES, LanguageModel, read_model, usual_dropout
 from stepsight.workload.llm.recipe import SIZES, Case, Framework, Recipe, families, recipe_of
 from stepsight.workload.operators.optimizers import UPDATES
+
+C = area("language")
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 HALF = PRECISIONS[2:]
@@ -385,8 +388,6 @@ PLAIN_FIELDS = {
 """Fields of ``training`` that only plain PyTorch has, and what other frameworks do in any case."""
 
 
-SHARDED_FROM = 2.5e9
-"""Parameters whose weights, gradients and Adam state (16 bytes each, ZeRO's count) take half of 80 GB."""
 SPLITS = ("tensor", "pipeline", "context", "expert")
 """Fields of ``parallel`` that say over how many ranks a model is spread."""
 
@@ -411,7 +412,7 @@ def usual_framework(document: Mapping[str, Any]) -> str:
         return "hf"
     if str(parallel.get("zero", 0)) in ("3", "fsdp"):
         return "torchtitan"
-    large = not spread and "zero" not in parallel and _parameters(document) >= SHARDED_FROM
+    large = not spread and "zero" not in parallel and _parameters(document) >= C.SHARDED_FROM
     if large and (full or "moe" not in document or "data" in parallel):
         return "hf" if full else "torchtitan"
     plain = full or any(training.get(k, anyway) != anyway for k, (anyway, _) in PLAIN_FIELDS.items())

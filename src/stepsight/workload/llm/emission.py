@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from stepsight.constants import area
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import MICRO_BATCH, STEP, TENSORS, extra_us
 from stepsight.overheads.tables import HOST_GBPS
@@ -19,6 +20,8 @@ from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.pieces import PieceWork, Run
 from stepsight.workload.llm.pipeline import tensors_between
 from stepsight.workload.operators.optimizers import UPDATES
+
+C = area("language")
 
 GATHER, REDUCE = "parameter gather", "gradient reduce"
 """The streams of ZeRO's collectives: parameters ahead of the compute that needs them, gradients after it."""
@@ -298,9 +301,6 @@ def looped_tensors(c: LanguageConfig, works: Sequence[PieceWork]) -> int:
 
 
 GPUS_PER_HOST = 8
-HOST_UPDATE_GBPS = 110.0
-"""What the two sockets of a node reach together in a vectorised Adam: ten billion parameters of 28 bytes in
-2.6 s (Ren et al. 2021, ZeRO-Offload, table 4)."""
 
 
 def update_ops(c: LanguageConfig, emit: Emitter, works: Sequence[PieceWork], stage: int) -> list[Op]:
@@ -385,7 +385,7 @@ def _host_update(c: LanguageConfig, dense: float, experts: float) -> list[Op]:
         return []
     mine = owned(c, dense, experts) * c.trained_share
     bytes_ = mine * 4 * (4 + 2 * UPDATES[c.training.optimizer] - 1)
-    threads = HOST_UPDATE_GBPS / min(c.ranks, GPUS_PER_HOST) / HOST_GBPS
+    threads = C.HOST_UPDATE_GBPS / min(c.ranks, GPUS_PER_HOST) / HOST_GBPS
     return [Op("optimizer", phase="optimizer", waits=(Wait(HOST, COMPUTE),), host_bytes=bytes_ / threads)]
 
 

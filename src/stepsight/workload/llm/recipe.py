@@ -13,12 +13,15 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.inputs import read_text
 from stepsight.kernels.attention import NO_FLASH, version_on
 from stepsight.overheads.frameworks import profiles
 from stepsight.records import Table, nearest, parse_toml, read_toml, record
+
+C = area("language")
 
 TRAINING_FIELDS = frozenset({
     "precision", "attention", "recompute", "optimizer", "clip_gradients", "master_weights", "compile",
@@ -39,12 +42,6 @@ PARALLEL_FIELDS = frozenset({
 
 ENDS = 2
 """Pieces of a pipeline that need no layer: the embedding's and the head's."""
-UNEVEN = 1.15
-"""The longest piece over the mean, at most, where stages are cut finer: a schedule waits for the longest
-(chosen)."""
-IDLE = 0.1
-"""Fill and drain of a pipeline over its work: more than this, and people cut stages finer (chosen; published
-layouts with more have one layer per piece)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +267,9 @@ class Recipe:
         for each in range(most, 0, -1):
             pieces = max(1, min(round(layers / pipeline / each), (layers + ENDS) // pipeline))
             longest = math.ceil(layers / pipeline / pieces)
-            if not found or longest * pipeline * pieces <= UNEVEN * (layers + ENDS):
+            if not found or longest * pipeline * pieces <= C.UNEVEN_PIECES * (layers + ENDS):
                 found = pieces
-            if pipeline - 1 <= IDLE * micro_batches * found:
+            if pipeline - 1 <= C.IDLE_PIPELINE * micro_batches * found:
                 break
         return found
 
