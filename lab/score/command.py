@@ -38,6 +38,7 @@ TOPICS = {
     "overheads": "Host overheads of one workload from the others.",
     "e2e": "Whole steps: DLRM, NLP and GPT training.",
     "llm": "Language-model training on 1 to 1,024 GPUs: time, memory, and what fits.",
+    "power": "Steps by GPU generation, with its entries of the power mechanism and without.",
     "learn": "Error against the number of a source's own runs learned from.",
     "diagnose": "Synthetic faults: the true cause among the first two suspects.",
     "advise": "Single changes that published runs show before and after.",

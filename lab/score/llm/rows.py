@@ -128,6 +128,12 @@ def platform_of(name: str, overrides: tuple[str, ...] = (), site: SiteBandwidth 
     return _AT_SITES[key]
 
 
+def forget_platforms() -> None:
+    """Load platforms anew: what kernels draw is remembered with them."""
+    _platform.cache_clear()
+    _AT_SITES.clear()
+
+
 def outcome(case: Case) -> Outcome:
     """Predict one case; what cannot be expressed says why."""
     if case.layouts:
