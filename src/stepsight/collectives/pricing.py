@@ -154,12 +154,14 @@ def _data_sheet(kind: str, shape: GroupShape, platform: PlatformSpec) -> CurveCa
 
 
 def slower(over: Pricing, inside: Pricing, share: float) -> Pricing:
-    """A group over nodes takes at least what its links inside a node take for ``share`` of the bytes.
+    """A group over nodes takes at least what its links inside a node take for ``share`` of the bytes, and for
+    the chunks that fill the pipe between them and the NICs.
 
     Curves over nodes are measured on machines with NVLink: PCIe nodes are bound by PCIe.
     """
     sizes = np.unique(np.concatenate([over.curve.sizes, inside.curve.sizes / share]))
-    times, least = over.time_us(sizes), inside.time_us(share * sizes)
+    times = over.time_us(sizes)
+    least = inside.time_us(share * sizes) + times / C.CHUNKS_IN_FLIGHT
     if not (least > times).any():
         return over
     there, here = _with_times(over, sizes, times), _with_times(inside, sizes, least)
