@@ -70,3 +70,10 @@ def test_the_range_of_a_carried_curve_is_known_before_it_is_made():
         for kind, wanted in (("all_reduce", SIXTEEN), ("all_gather", GroupShape(64, 8, 8))):
             way = OverNodes(kind, SIXTEEN, 25, wanted, 50)
             assert way.range_bytes(curve) == way.carried(curve).range_bytes
+
+
+def test_a_step_of_a_longer_ring_takes_as_long_as_one_of_the_same_bytes():
+    start = Curve(np.array([1e3, 16e5, 16e6]), np.array([30.0, 60.0, 150.0]))
+    more = OverNodes("all_gather", SIXTEEN, 25, GroupShape(64, 8, 8), 25).carried(start)
+    for size in (16e3, 16e5, 16e6):
+        assert more.time_us(4 * size) / 63 == pytest.approx(start.time_us(size) / 15, rel=0.02)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from stepsight.collectives.extrapolate import RINGS
 from stepsight.hardware.gpus import gpu_catalogue
 from stepsight.platform.load import load_platform
 
@@ -87,3 +88,28 @@ def test_more_nodes_are_no_faster_than_the_links_inside_one(gpu: str, kind: str)
     inside = load_platform(f"8x{gpu}").collectives.estimate(kind, sizes, range(8))
     over = load_platform(f"2x8x{gpu}-400G").collectives.estimate(kind, sizes, range(16))
     assert (over.time_us >= inside.time_us * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("nodes", ["H100-SXM-400G", "A100-SXM4-80G-200G", "B200-800G", "H100-SXM-100G"])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
+def test_more_nodes_take_longer_but_never_by_more_than_their_number(nodes: str, kind: str) -> None:
+    models = load_platform(f"2048x8x{nodes}").collectives
+    each = np.array([1e2, 1e4, 1e6, 1e8])
+    counts = (16, 24, 32, 48, 64, 128, 256, 512, 528, 640, 1024, 1536, 2048, 4096, 5000, 16384)
+    times = [
+        models.estimate(kind, each * (ranks if kind in RINGS else 1), range(ranks)).time_us
+        for ranks in counts
+    ]
+    for (fewer, before), (more, after) in pairwise(zip(counts, times, strict=True)):
+        assert (after >= before * (1 - 1e-9)).all()
+        assert (after <= before * 1.1 * more / fewer).all()
+    sizes = np.geomspace(1e2, 1e10, 60)
+    assert (np.diff(models.estimate(kind, sizes, range(5000)).time_us) >= 0).all()
+
+
+def test_a_ring_over_many_nodes_takes_the_hops_of_its_own_transport() -> None:
+    models = load_platform("2048x8xH100-SXM-400G").collectives
+    for ranks in (640, 1024, 16384):
+        found = models.estimate("all_gather", [1e4 * ranks], range(ranks))[0]
+        assert "Slingshot" not in found.note
+        assert found.time_us < 3.0 * ranks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from lab.score.collectives.transfers import platform_of
 from stepsight.collectives.measured import Catalogue, MeasuredSystem, load_catalogue
 from stepsight.collectives.models import CollectiveModels
-from stepsight.collectives.pricing import price
+from stepsight.collectives.pricing import Pricing, by_nodes, price
 from stepsight.collectives.roofline import GroupShape, bus_factor, group_shape
 from stepsight.collectives.site import SiteBandwidth, SiteCollectives
 from stepsight.estimate import Estimates, FloatArray
@@ -43,10 +44,13 @@ class OtherSources:
 
     def estimate(self, kind: str, bytes: npt.ArrayLike, ranks: Sequence[int]) -> Estimates:
         """As `CollectiveModels.estimate`."""
-        rest = [s for s in self.catalogue.systems if not s.nic_gbps or s.provenance != self.provenance]
-        shape = group_shape(ranks, self.platform)
-        priced = price(kind, shape, self.platform, rest, self.catalogue.rank_transfer)
+        priced = self._price(kind, group_shape(ranks, self.platform))
         return priced.estimate(np.atleast_1d(np.asarray(bytes, dtype=np.float64)))
+
+    def _price(self, kind: str, shape: GroupShape) -> Pricing:
+        rest = [s for s in self.catalogue.systems if not s.nic_gbps or s.provenance != self.provenance]
+        found = price(kind, shape, self.platform, rest, self.catalogue.rank_transfer)
+        return by_nodes(kind, shape, found, partial(self._price, kind))
 
 
 def site_scores() -> list[Score]:

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.extrapolate import (
+    GATHER_LIKE,
     KIND_SUMS,
     RINGS,
     OverNodes,
@@ -146,7 +147,10 @@ def _over_nodes(
     nearly = same_gpu and rate <= C.SAME_LINK and same_transport
     spread = C.NODE_SPREAD if nearly else C.OTHER_NODE_SPREAD
     apart = rate + C.GPU_STEP / 2 * (not same_gpu)
-    apart += C.TCP_STEP if slow else C.TRANSPORT_STEP * (not same_transport)
+    # A gather's hops are as many as its ranks, so that whose hops they are matters more than how many.
+    gathers = kind in GATHER_LIKE
+    transport_step = C.GATHER_TRANSPORT_STEP if gathers else C.TRANSPORT_STEP
+    apart += C.TCP_STEP if slow else transport_step * (not same_transport)
     for names in ((kind,), *KIND_SUMS.get(kind, ())):
         shapes = {s for name, s in system.curves if name == names[0] and not s.inside_a_node}
         for measured in sorted(shapes, key=lambda s: (s.ranks, s.nodes)):
@@ -159,6 +163,7 @@ def _over_nodes(
             curve = parts[0][1] if own else to_kind(parts, kind, measured)
             steps = abs(math.log2(shape.nodes / measured.nodes))
             steps += abs(math.log2(shape.per_node / measured.per_node))
+            steps *= C.GATHER_NODE_STEP if gathers else 1.0
             exact = own and measured == shape and nearly and not slow
             kind_step = C.SIBLING_STEP if kind in RINGS and names[0] in RINGS else C.KIND_STEP
             distance = apart + steps + kind_step * (not own)

@@ -113,7 +113,12 @@ class OverNodes:
     @property
     def _stretch(self) -> float:
         share = wire_share(self.kind, self.wanted) / wire_share(self.kind, self.shape)
-        return share * self.gbps / self.wanted_gbps
+        return share * self.gbps / self.wanted_gbps / self._steps
+
+    @property
+    def _steps(self) -> float:
+        """A ring's steps over the measured one's: each takes as long as one of the same bytes did."""
+        return (self.wanted.ranks - 1) / (self.shape.ranks - 1) if self.kind in RINGS else 1.0
 
     def range_bytes(self, curve: Curve) -> tuple[float, float]:
         """The sizes that the carried curve spans."""
@@ -123,14 +128,18 @@ class OverNodes:
     def carried(self, curve: Curve) -> Curve:
         """The curve on the other group: by bytes per NIC and by steps, within what the NIC can do."""
         kind, wanted = self.kind, self.wanted
-        floor_scale = _floor_over_nodes(kind, wanted) / _floor_over_nodes(kind, self.shape)
-        moved = stretched(curve, self._stretch, floor_scale)
+        if self.kind in RINGS:
+            moved = Curve(curve.sizes / self._stretch, curve.times_us * self._steps, curve.measured_spread)
+        else:
+            floor_scale = _floor_over_nodes(kind, wanted) / _floor_over_nodes(kind, self.shape)
+            moved = stretched(curve, self._stretch, floor_scale)
         octaves = np.exp2(np.arange(np.ceil(np.log2(moved.sizes[-1])) + 1, LAST_OCTAVE + 1.0))
         sizes = np.concatenate([moved.sizes, octaves])  # beyond them the NIC's rate says more than a slope
         times = moved.time_us(sizes)
         wire = sizes * wire_share(kind, wanted) / (self.wanted_gbps * 1e3)
         if self.rdma:
-            started = float(moved.time_us(C.STARTED_BYTES))
+            ring = 2.0 * C.RING_CHUNK_BYTES * wanted.ranks
+            started = float(moved.time_us(ring if kind in RINGS else C.STARTED_BYTES))
             pair = kind == "send_recv" and wanted.ranks == 2
             reached = C.PAIR_NIC_EFFICIENCY if pair else C.LEAST_NIC_EFFICIENCY
             times = np.minimum(times, np.maximum(started, times[0]) + wire / reached)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from stepsight.collectives.benchmark_files import read_platform_curves
 from stepsight.collectives.measured import MeasuredSystem, load_catalogue
-from stepsight.collectives.pricing import Pricing, price, price_monotone, slower
+from stepsight.collectives.pricing import Pricing, by_nodes, price, price_monotone, slower
 from stepsight.collectives.roofline import GroupShape, bus_factor, group_shape, remote_share
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimate, Estimates, FloatArray, Source
@@ -118,6 +119,8 @@ class CollectiveModels:
             systems = catalogue.systems if self.own is None else (self.own, *catalogue.systems)
             make = price if self.own is not None else price_monotone
             priced = make(kind, shape, self.platform, systems, catalogue.rank_transfer)
+            if self.own is None:
+                priced = by_nodes(kind, shape, priced, partial(self._price, kind))
             if self.own is None and not shape.inside_a_node and shape.per_node > 1 and kind != "send_recv":
                 inside = self._price(kind, GroupShape(shape.per_node, 1, shape.per_node))
                 # A ring over nodes sends 2(n-1)/n of the bytes over each link, an exchange what stays in a node.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stepsight.collectives.candidates import CurveCandidate, candidates
 from stepsight.collectives.curve import Curve
-from stepsight.collectives.extrapolate import wire_share
+from stepsight.collectives.extrapolate import RINGS, wire_share
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
 from stepsight.collectives.roofline import GroupShape, roofline
 from stepsight.constants import area
@@ -200,6 +200,43 @@ def price_monotone(
         return price(kind, shape, platform, systems, transfer)
     gain = C.TWO_NODE_GAIN if shape.nodes == 2 else 1.0
     return _at_most(RATES_GBPS, nic.gbps, over_nodes, per_byte / gain)
+
+
+def by_nodes(
+    kind: str, shape: GroupShape, found: Pricing, priced: Callable[[GroupShape], Pricing]
+) -> Pricing:
+    """The price over more than two nodes, next to those of half as many (``priced``).
+
+    From one power of two nodes to the next, a message of the same bytes per rank takes no less and at most
+    as many times longer as the ranks are more, whichever machine is nearest; in between it is interpolated.
+    A group that was measured itself keeps its times.
+    """
+    whole = shape.ranks == shape.nodes * shape.per_node
+    if shape.nodes <= 2 or not whole or any(piece.source is Source.MEASURED for piece in found.pieces):
+        return found
+    below = 1 << (shape.nodes - 1).bit_length() - 1
+    fewer = priced(_over(shape, below))
+    if shape.nodes < 2 * below:
+        return _between(kind, shape, fewer, priced(_over(shape, 2 * below)), below)
+    more = shape.ranks / (shape.ranks // 2) if kind in RINGS else 1.0
+    sizes = np.unique(np.concatenate([found.curve.sizes, fewer.curve.sizes * more]))
+    least = fewer.time_us(sizes / more)
+    most = least * (shape.ranks - 1) / (shape.ranks / 2 - 1)
+    return _with_times(found, sizes, np.clip(found.time_us(sizes), least, most))
+
+
+def _between(kind: str, shape: GroupShape, fewer: Pricing, more: Pricing, below: int) -> Pricing:
+    """Straight in ln(time) over ln(nodes), at the same bytes per rank."""
+    ratio = shape.nodes / below
+    weight = math.log2(ratio)
+    low, high = (ratio, ratio / 2) if kind in RINGS else (1.0, 1.0)
+    sizes = np.unique(np.concatenate([fewer.curve.sizes * low, more.curve.sizes * high]))
+    times = fewer.time_us(sizes / low) ** (1 - weight) * more.time_us(sizes / high) ** weight
+    return _with_times(more if weight > 0.5 else fewer, sizes, np.maximum.accumulate(times))
+
+
+def _over(shape: GroupShape, nodes: int) -> GroupShape:
+    return GroupShape(nodes * shape.per_node, nodes, shape.per_node)
 
 
 def _at_most(
