@@ -18,10 +18,15 @@ from stepsight.records import Assignments, Table, assigned, either, nearest, ove
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.fields import ALIASES, with_full_names
-from stepsight.workload.llm.config import read_language, usual_framework
+from stepsight.workload.llm.config import LanguageConfig, read_language, usual_framework
 from stepsight.workload.llm.hugging_face import from_hugging_face
 from stepsight.workload.llm.recipe import families, recipe_of
-from stepsight.workload.llm.spread import layouts, leaves_layout_open
+from stepsight.workload.llm.spread import (
+    layouts,
+    leaves_layout_open,
+    replicas_without_sequences,
+    splits,
+)
 from stepsight.workload.llm.workload import LanguageWorkload, read_transformer
 
 Workload = DlrmWorkload | LanguageWorkload
@@ -132,22 +137,49 @@ def resolve(workload: Workload, gpus: int, gpu: GpuSpec | None = None, per_node:
     """The workload with what its file leaves to the platform: the number of ranks, the layout of a mixture of
     experts, and what a recipe picks by GPU. ``per_node``: GPUs that one link joins.
 
-    Tensor and pipeline groups stay as they are; the rest is data-parallel.
+    Tensor and pipeline groups stay as they are; the rest is data-parallel. FSDP by default gives way to
+    Megatron where its ranks are more than a batch has sequences.
     """
-    if gpu is not None and isinstance(workload, LanguageWorkload) and workload.open_layout is not None:
-        return _spread(workload, workload.open_layout, gpus, gpu, per_node)
+    if gpu is None or not isinstance(workload, LanguageWorkload):
+        return _on_platform(workload, gpus)
+    if _lacks_sequences_for_fsdp(workload, gpus):
+        workload = with_recipe(workload, families()["megatron"].name)
+    layout = workload.open_layout
+    if layout is not None and workload.config.model.experts:
+        return _spread(workload, layout, gpus, gpu, per_node)
+    split = None if layout is None else _split(workload, layout, gpus, gpu, per_node)
+    return split or _replicated(workload, gpus, gpu)
+
+
+def _replicated(workload: LanguageWorkload, gpus: int, gpu: GpuSpec) -> LanguageWorkload:
     found = _on_platform(workload, gpus)
-    if gpu is None or not isinstance(found, LanguageWorkload):
-        return found
-    return found.on(gpu)
+    return found.on(gpu) if isinstance(found, LanguageWorkload) else workload
 
 
-def _spread(
+def _lacks_sequences_for_fsdp(workload: LanguageWorkload, gpus: int) -> bool:
+    document = workload.unnamed
+    if document is None or workload.open_ranks is None or workload.config.framework.name != "torchtitan":
+        return False
+    asked = "zero" in document.get("parallel", {})
+    return not asked and replicas_without_sequences(workload.config, document, gpus)
+
+
+def _split(
     workload: LanguageWorkload, document: Mapping[str, Any], gpus: int, gpu: GpuSpec, per_node: int
-) -> LanguageWorkload:
-    """A mixture of experts in the first layout that fits; where none does, fully sharded."""
+) -> LanguageWorkload | None:
+    """A model without experts in the least tensor and pipeline groups that fit; None where replicas do, or
+    nothing does."""
     given = workload.config
-    for changed in layouts(given, document, gpus, per_node):
+    short = replicas_without_sequences(given, document, gpus)
+    if not short and _replicated(workload, gpus, gpu).fits(gpu):
+        return None
+    return _first_that_fits(given, splits(given, document, gpus, per_node, gpu.usable_bytes), gpu)
+
+
+def _first_that_fits(
+    given: LanguageConfig, documents: Iterator[Mapping[str, Any]], gpu: GpuSpec
+) -> LanguageWorkload | None:
+    for changed in documents:
         try:
             found = LanguageWorkload(read_language(changed, given.source)).on(gpu)
         except InputError:  # another layout may do
@@ -155,6 +187,17 @@ def _spread(
         if found.fits(gpu):
             left_open = found.config.left_open | {"layout"}
             return replace(found, config=replace(found.config, left_open=left_open, differs=given.differs))
+    return None
+
+
+def _spread(
+    workload: LanguageWorkload, document: Mapping[str, Any], gpus: int, gpu: GpuSpec, per_node: int
+) -> LanguageWorkload:
+    """A mixture of experts in the first layout that fits; where none does, fully sharded."""
+    given = workload.config
+    found = _first_that_fits(given, layouts(given, document, gpus, per_node), gpu)
+    if found is not None:
+        return found
     parallel = {"ranks": gpus, "zero": 3, **document.get("parallel", {})}
     if parallel["ranks"] == 1:
         return replace(workload, open_ranks=None).on(gpu)

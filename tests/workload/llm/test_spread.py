@@ -52,3 +52,24 @@ def test_stated_ranks_are_kept() -> None:
 
 def test_pieces_of_a_pipeline_are_never_more_than_its_layers() -> None:
     assert spread("deepseek-v3", 2048, "pp=16", "ep=64").layout.chunks <= 63
+
+
+def test_megatron_splits_a_model_no_more_than_fits() -> None:
+    megatron = "training.framework=megatron"
+    small, large = spread("llama3-8b", 8, megatron).layout, spread("llama3-70b", 512, megatron).layout
+    assert (small.data, small.tensor, small.pipeline) == (4, 2, 1)
+    assert (large.tensor, large.pipeline) == (8, 2)
+    assert spread("llama3.2-1b", 8, megatron).layout.tensor == 1
+    assert "layout" not in spread("llama3-70b", 512, megatron, "tp=8").left_open
+
+
+@pytest.mark.parametrize("sets", [(), ("global_batch=2048",)])
+def test_more_gpus_than_a_batch_has_sequences_are_megatrons(sets: tuple[str, ...]) -> None:
+    c = spread("llama3-405b", 16384, *sets)
+    assert c.framework.name == "megatron" and c.layout.tensor == 8 and c.layout.pipeline >= 8
+    assert "layout" in c.left_open
+
+
+def test_fsdp_stays_where_every_gpu_has_a_sequence_or_it_was_asked_for() -> None:
+    assert spread("llama3-405b", 1024).framework.name == "torchtitan"
+    assert spread("llama3-405b", 16384, "zero=fsdp").framework.name == "torchtitan"

@@ -90,7 +90,7 @@ class LanguageWorkload(Described[LanguageConfig]):
         axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
         images = c.model.patches > 0
         by_default = " by default" if "recompute" in c.left_open else ""
-        details = ["this layout by default"] if "layout" in c.left_open else []
+        details = ["this layout by default (stepsight tune searches)"] if "layout" in c.left_open else []
         details += _sharing(s, by_default)
         details += _schedule(c)
         details += _recomputation(c)
