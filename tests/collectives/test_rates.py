@@ -90,7 +90,7 @@ def test_more_nodes_are_no_faster_than_the_links_inside_one(gpu: str, kind: str)
     assert (over.time_us >= inside.time_us * (1 - 1e-9)).all()
 
 
-@pytest.mark.parametrize("nodes", ["H100-SXM-400G", "A100-SXM4-80G-200G", "B200-800G", "H100-SXM-100G"])
+@pytest.mark.parametrize("nodes", ["H100-SXM-400G", "A100-SXM4-80G-200G", "B200-800G", "H100-SXM-400G-EFA"])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
 def test_more_nodes_take_longer_but_never_by_more_than_their_number(nodes: str, kind: str) -> None:
     models = load_platform(f"2048x8x{nodes}").collectives

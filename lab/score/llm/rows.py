@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lab.datasets.llm.case import Case
 from stepsight.collectives.site import SiteBandwidth
@@ -25,6 +25,9 @@ from stepsight.score import gmae, mape
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.memory import stage_memory
 from stepsight.workload.llm.workload import LanguageWorkload
+
+if TYPE_CHECKING:
+    from lab.score.llm.scaling import Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class FileScore:
     ``fits_right``: rows that ran or ran out of memory, as predicted; ``likely_ran``: of those given a chance
     of 80 % or more to fit, the share that ran; ``unlikely_ran``: of those given 20 % or less. ``crashes``:
     rows that ran out of memory; without any, nothing is known of a file's calibration. ``bars``
-    are those of the fields they name; ``parts`` are publications or models of the file by themselves.
+    are those of the fields they name; ``parts`` are publications or models of the file by themselves;
+    ``scaling``: configurations on few and on many GPUs.
     """
 
     file: str
@@ -107,6 +111,7 @@ class FileScore:
     lacking: dict[str, int] = field(default_factory=dict)
     bars: dict[str, float] = field(default_factory=dict)
     parts: tuple[FileScore, ...] = ()
+    scaling: tuple[Pair, ...] = ()
 
 
 @cache

@@ -14,6 +14,7 @@ from lab.datasets.folder import data_folder
 from lab.datasets.llm.files import all_cases
 from lab.score.frame import show
 from lab.score.llm.rows import FileScore, Outcome, outcome, scored
+from lab.score.llm.scaling import pairs, scaling_lines
 from stepsight.documents import to_json
 from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
 from stepsight.validate.scoreboard import plain
@@ -64,7 +65,8 @@ def score_of(name: str, rows: Sequence[Outcome]) -> FileScore:
     groups = dict.fromkeys(o.case.group for o in rows)
     by_part = 1 < len(groups) <= 10
     parts = [_part(name, group, [o for o in rows if o.case.group == group]) for group in groups if by_part]
-    return scored(name, rows, BARS.get(name), [part for part in parts if part.timed or part.memory_rows])
+    whole = scored(name, rows, BARS.get(name), [part for part in parts if part.timed or part.memory_rows])
+    return replace(whole, scaling=tuple(pairs(rows)))
 
 
 def _part(name: str, group: str, rows: Sequence[Outcome]) -> FileScore:
@@ -73,7 +75,12 @@ def _part(name: str, group: str, rows: Sequence[Outcome]) -> FileScore:
 
 def scores(data: Path) -> list[Score]:
     """The lines of the scoreboard."""
-    return [line for name, of_file in outcomes(data) for line in lines_of(score_of(name, of_file))]
+    found = file_scores(data)
+    return [*(line for s in found for line in lines_of(s)), *_scaling(found)]
+
+
+def _scaling(found: Sequence[FileScore]) -> list[Score]:
+    return scaling_lines(TOPIC, {s.file: s.scaling for s in found})
 
 
 def lines_of(s: FileScore) -> list[Score]:
@@ -147,7 +154,8 @@ def command(data: Path | None, wanted: tuple[str, ...], each: bool, as_json: boo
         return
     found = [(s, lines_of(s)) for s in file_scores(folder, wanted)]
     figures = {s.file: {**plain_score(s), "scores": plain(own)} for s, own in found}
-    show([line for _, own in found for line in own], figures, as_json=as_json)
+    lines = [line for _, own in found for line in own] + _scaling([s for s, _ in found])
+    show(lines, figures, as_json=as_json)
 
 
 def plain_score(s: FileScore) -> dict[str, object]:
