@@ -37,6 +37,12 @@ def test_what_a_recipe_gives_and_the_layout_overrules_has_its_reason() -> None:
     )
 
 
+def test_what_a_recipe_has_for_a_model_on_a_gpu_is_the_recipes() -> None:
+    layout = ("recipe=nemo-2026", "precision=fp8", "training.fp8_scaling=block", "ep=8", "mbs=1")
+    found = origins("qwen3-30b-a3b", *layout, platform="8xGB200")
+    assert found["training.cuda_graphs"] == found["parallel.expert_dispatch"] == "recipe nemo-2026"
+
+
 def test_recipe_and_framework_have_rows() -> None:
     usual, named = origins("llama3-8b"), origins("llama3-8b", "framework=hf")
     assert usual["training.recipe"] == usual["training.framework"] == "usual for such a model and layout"

@@ -20,7 +20,7 @@ from stepsight.workload.files import (
     read_config,
     resolve,
 )
-from stepsight.workload.llm.config import PLAIN_FIELDS, LanguageConfig
+from stepsight.workload.llm.config import PLAIN_FIELDS, LanguageConfig, case_of
 from stepsight.workload.llm.recipe import Recipe, recipe_of
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -52,7 +52,7 @@ def settings(
     read = load_workload(workload, overrides)
     loaded = resolve(read, spec.ranks, spec.gpu, spec.gpus_per_node)
     if isinstance(loaded, LanguageWorkload):
-        made = _of_language(loaded.config, stated)
+        made = _of_language(loaded.config, stated, spec.gpu.name)
     else:
         made = {name: (value, DEFAULT) for name, value in _of_dlrm(loaded.config).items()}
     if read.open_ranks is not None:
@@ -72,15 +72,16 @@ _DERIVED = (
 """What follows from the fields that a description has."""
 
 
-def _of_language(c: LanguageConfig, stated: Mapping[str, Setting]) -> Made:
+def _of_language(c: LanguageConfig, stated: Mapping[str, Setting], gpu: str) -> Made:
     """What the recipe gives and what is left by default."""
     recipe = recipe_of(c.recipe)
-    by_recipe = {f"training.{k}": v for k, v in recipe.training.items()}
-    by_recipe |= {f"parallel.{k}": v for k, v in recipe.parallel.items()}
+    by_recipe = recipe.settings(case_of(c, gpu))
     held = {f"training.{f.name}": getattr(c.training, f.name) for f in fields(c.training)}
     held |= {f"parallel.{f.name}": getattr(c.layout, f.name) for f in fields(c.layout)}
     held |= {"training.compile": c.training.compiled, "training.clip_gradients": c.training.clipping}
     held |= {"parallel.micro_batch": c.micro_batch}
+    again = c.training.recompute_modules
+    held |= {"training.recompute": list(again)} if again else {}
     held |= {} if "global_batch" in stated else {"batch_per_rank": c.batch_per_rank}
     skipped = [*_DERIVED, *(() if c.framework.plain else (f"training.{name}" for name in PLAIN_FIELDS))]
     found: Made = {name: (value, DEFAULT) for name, value in held.items() if name not in skipped}

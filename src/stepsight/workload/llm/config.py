@@ -279,22 +279,22 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
         _left_open(fields, training_fields, parallel),
     )  # fmt: skip
     check(config, parallel, training_fields)
-    of_gpu = recipe.on(_case(config, ""))
+    of_gpu = recipe.on(case_of(config, ""))
     given = {f"training.{key}" for key in training_fields.values}
     given |= {f"parallel.{key}" for key in parallel.values}
     return replace(config, left_open=config.left_open | (of_gpu.keys() - given))
 
 
 def _asked(document: Mapping[str, Any], model: LanguageModel) -> Case:
-    """What a recipe's exceptions depend on, as a description states it."""
+    """What a recipe's exceptions depend on without a GPU, as a description states it."""
     training, parallel = document.get("training", {}), document.get("parallel", {})
     sizes = tuple(getattr(model, name) for name in SIZES)
     adapters = training.get("adapters", "none") not in ("none", False)
     return Case(sizes, model.experts is not None, adapters, parallel.get("pipeline", 1) != 1)
 
 
-def _case(c: LanguageConfig, gpu: str) -> Case:
-    """The same of a configuration, on a GPU."""
+def case_of(c: LanguageConfig, gpu: str) -> Case:
+    """What a recipe's exceptions depend on, of a configuration on a GPU."""
     sizes, scaled = tuple(getattr(c.model, name) for name in SIZES), c.training.precision == "fp8"
     return Case(
         sizes, c.model.experts is not None, c.training.frozen, c.layout.pipeline > 1,
@@ -338,7 +338,7 @@ def with_choices_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
     if "attention" in c.left_open:
         attention = _usual_attention(recipe, training.precision, c.family, gpu)
         training = replace(training, attention=attention)
-    layout, found = c.layout, recipe.on(_case(c, gpu.name))
+    layout, found = c.layout, recipe.on(case_of(c, gpu.name))
     for path in found.keys() & c.left_open:
         section, _, name = path.partition(".")
         if name == "recompute":

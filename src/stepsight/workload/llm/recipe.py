@@ -230,6 +230,13 @@ class Recipe:
             parallel |= one.parallel
         return replace(self, training=training, parallel=parallel)
 
+    def settings(self, case: Case) -> dict[str, Any]:
+        """All its settings for a job on a GPU, by paths."""
+        mine = self.of(case)
+        found = {f"training.{key}": value for key, value in mine.training.items()}
+        found |= {f"parallel.{key}": value for key, value in mine.parallel.items()}
+        return found | self.on(case)
+
     def on(self, case: Case) -> dict[str, Any]:
         """The settings that a GPU decides, by their paths; of a case without a GPU: those that one may."""
         found: dict[str, Any] = {}
