@@ -22,14 +22,14 @@ from lab.datasets.llm.case import Case, merged
 from lab.datasets.llm.files import all_cases
 from lab.score.capture.steps import kept
 from lab.score.capture.topic import KEPT
-from lab.score.frame import show
+from lab.score.frame import COVERAGE, show
 from stepsight.capturing.step import load_step
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.learn.lesson import DRAWS, CurvePoint, curve
 from stepsight.prediction.learn.response import AskedStep, ask
 from stepsight.prediction.learn.runs import Run, Stacks
-from stepsight.score import CHOSEN, COVERAGE, Score
+from stepsight.score import CHOSEN, Score
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.workload import LanguageWorkload
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,10 +13,6 @@ GMAE_FLOOR = 4e-4
 BLIND, CHOSEN, FIT = "blind", "chosen", "fit"
 """How blind rows are: nothing was fitted or chosen on them; they were in sight while models or constants were
 chosen; a fit or a constant was made from them."""
-COVERAGE = (0.85, 0.95)
-"""What share of left-out rows a 90 % interval is to hold."""
-BY_CHANCE = 0.05
-"""A share is not held against an interval where chance alone makes one as extreme this often."""
 
 
 def gmae(predicted: npt.ArrayLike, measured: npt.ArrayLike) -> float:
@@ -120,32 +115,3 @@ class Score:
         if self.met is None:
             return "open" if self.target else ""
         return "met" if self.met else "missed"
-
-
-def interval_score(
-    topic: str, name: str, inside: int, rows: int, rows_used: str, *, exposure: str, note: str = ""
-) -> Score:
-    """Whether 90 % intervals hold 85–95 % of their rows.
-
-    Met: the share lies there. Missed: it does not, and even intervals that truly hold 85 (or 95) % would show
-    so small (or large) a share in less than 5 % of cases. Open: it does not, but chance may have done it.
-    """
-    share, (low, high) = inside / rows, COVERAGE
-    odd = min(_at_most(inside, rows, low), _at_most(rows - inside, rows, 1 - high))
-    met = True if low <= share <= high else False if odd < BY_CHANCE else None
-    held = f"{inside} of {rows} inside"
-    chance = "" if met else f"by chance in {odd:.0%} of cases"
-    return Score.reading(
-        topic, name, rows, Figure("inside", share, ""), rows_used, exposure=exposure,
-        target=f"{low:.0%} to {high:.0%}", met=met, note="; ".join(filter(None, (held, chance, note))),
-    )  # fmt: skip
-
-
-def _at_most(count: int, rows: int, share: float) -> float:
-    """The chance of at most this many of the rows, each with a probability of ``share``."""
-    logs = (
-        math.lgamma(rows + 1) - math.lgamma(k + 1) - math.lgamma(rows - k + 1)
-        + k * math.log(share) + (rows - k) * math.log1p(-share)
-        for k in range(count + 1)
-    )  # fmt: skip
-    return min(math.fsum(map(math.exp, logs)), 1.0)

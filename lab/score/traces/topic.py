@@ -19,12 +19,12 @@ import numpy as np
 from lab.datasets.folder import data_folder
 from lab.fit.traces.left_out import Refits, left_out_prediction
 from lab.fit.traces.runs import CNN, DLRM, SINGLE, TRANSFORMER, ScoredRun, scored_runs
-from lab.score.frame import show
+from lab.score.frame import interval_score, show
 from lab.score.traces.pairs import PairRow, operator_pair_rows, pair_rows, pair_scores
 from stepsight.documents import to_json
 from stepsight.prediction.breakdown import TimedBy
 from stepsight.prediction.traced.predict import traced_step
-from stepsight.score import CHOSEN, FIT, Figure, Score, interval_score
+from stepsight.score import CHOSEN, FIT, Figure, Score
 from stepsight.simulate.timeline import Timeline, simulate
 from stepsight.trace.job import collective_waiting, typical_step
 from stepsight.trace.run import TraceRun

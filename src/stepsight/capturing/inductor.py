@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from stepsight.capturing.calls import CallRecord, Record
 from stepsight.program.aten.call import AtenCall, TensorFact
@@ -108,12 +109,14 @@ def _narrows(shape: Sequence[int]) -> bool:
 
 def _by_pixel(call: AtenCall) -> AtenCall:
     """The call with its images and filters in channels_last."""
-    changed = {
-        id(t): replace(t, strides=_channels_last(t.shape))
-        for t in (*call.inputs, *call.outputs) if len(t.shape) == 4
-    }  # fmt: skip
-    arguments = {name: changed.get(id(value), value) for name, value in call.arguments.items()}
-    inputs, outputs = (tuple(changed.get(id(t), t) for t in given) for given in (call.inputs, call.outputs))
+
+    def laid(value: Any) -> Any:
+        if not isinstance(value, TensorFact) or len(value.shape) != 4:
+            return value
+        return replace(value, strides=_channels_last(value.shape))
+
+    arguments = {name: laid(value) for name, value in call.arguments.items()}
+    inputs, outputs = (tuple(map(laid, given)) for given in (call.inputs, call.outputs))
     return replace(call, inputs=inputs, outputs=outputs, arguments=arguments)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from lab.score import gate
+from lab.score.frame import interval_score
 from lab.score.results import TopicResult, save_result
-from stepsight.score import Figure, Score, interval_score
+from stepsight.score import Figure, Score
 
 
 def test_lines_without_errors_are_compared_by_their_figure(tmp_path: Path) -> None:
