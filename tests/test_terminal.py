@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stepsight.terminal import terminal
+from stepsight.terminal import listing, terminal
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,3 +30,9 @@ def test_a_terminal_without_unicode_is_served() -> None:
     assert done.returncode == 0, done.stderr
     assert b"us " in done.stdout
     assert b"?" not in done.stdout
+
+
+def test_a_title_wider_than_its_table_is_one_line(capsys) -> None:  # type: ignore[no-untyped-def]
+    title = "critical path of the rank the others wait for"
+    terminal().print(listing(("part", "time"), [("host", "1 ms")], title=title))
+    assert capsys.readouterr().out.splitlines()[0].rstrip() == title

@@ -64,8 +64,10 @@ def listing(
 ) -> Table:  # fmt: skip
     """A table: the first column and those named in ``left`` stand left, all others right."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1), pad_edge=edge)
+    named = Text(title, no_wrap=True, overflow="ignore") if title else None
+    table = Table(title=named, title_justify="left", box=None, padding=(0, 1), pad_edge=edge)
     for i, name in enumerate(titles):
         stands_left = i == 0 or name in left
         table.add_column(name, justify="left" if stands_left else "right", no_wrap=not stands_left)

@@ -89,3 +89,18 @@ def test_a_sustained_time_states_its_clock():
     )
     assert short.clock is None
     assert hours.clock < 1.0
+
+
+@pytest.mark.parametrize(
+    ("ask", "given", "problem"),
+    [
+        (stepsight.collective_time, ("all_reduce", "2xT4", [1, 2]), "message_bytes: must be a number of"),
+        (stepsight.collective_time, ("all_reduce", "2xT4", 1e6, [0, 1]), "ranks: must be a number of GPUs"),
+        (stepsight.collective_time, ("all_reduce", "2xT4", 1e6, 0), "ranks: must be a number of GPUs"),
+        (stepsight.collective_time, (5, "2xT4", 1e6), "collective 5: unknown"),
+        (stepsight.predict, (5, "2xT4"), "workload: must be a name, a path, a dict"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(ask, given, problem):
+    with pytest.raises(InputError, match=problem):
+        ask(*given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -69,3 +70,9 @@ def test_a_page_of_a_pipeline_shows_every_stage_with_its_own_figures() -> None:
         assert time(prediction.ranks[rank].compute_us) in drawn
     busiest = most_telling(identical_ranks(prediction.timeline), prediction.ranks, 1)
     assert busiest[0].first_of_job == max(prediction.ranks, key=lambda r: (r.compute_us, -r.rank)).rank
+
+
+def test_ranks_that_print_the_same_figures_are_one_row(dlrm: Prediction) -> None:
+    first, *others = dlrm.ranks
+    nearly = replace(first, compute_us=first.compute_us + 1e-4)
+    assert identical_summaries([first, nearly, *others]) == [RankSet((0, 1, 2, 3, 4))]

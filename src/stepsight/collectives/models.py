@@ -123,7 +123,7 @@ class CollectiveModels:
                 priced = by_nodes(kind, shape, priced, partial(self._price, kind))
             if self.own is None and not shape.inside_a_node and shape.per_node > 1 and kind != "send_recv":
                 inside = self._price(kind, GroupShape(shape.per_node, 1, shape.per_node))
-                # A ring over nodes sends 2(n-1)/n of the bytes over each link, an exchange what stays in a node.
+                # A ring sends 2(n-1)/n of the bytes over each link, an exchange what stays in a node.
                 ring = bus_factor(kind, shape.ranks) / bus_factor(kind, shape.per_node)
                 share = shape.per_node / shape.ranks if kind == "all_to_all" else ring
                 priced = slower(priced, inside, share)

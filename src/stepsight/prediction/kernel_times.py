@@ -10,6 +10,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
@@ -182,7 +183,13 @@ def collective_time(
     """
     kind = _collective(kind)
     on = platform if isinstance(platform, Platform) else load_platform(platform)
-    n = ranks or on.spec.ranks
+    n = on.spec.ranks if ranks is None else ranks
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise InputError("ranks", f"must be a number of GPUs, not {n!r}", "give how many take part, as 8")
+    if isinstance(message_bytes, bool) or not isinstance(message_bytes, Real):
+        raise InputError(
+            "message_bytes", f"must be a number of bytes, not {message_bytes!r}", "give one size"
+        )
     if n > on.spec.ranks:
         raise InputError(
             f"platform {on.name}", f"has {counted(on.spec.ranks, 'GPU')}, the group needs {n}",
@@ -209,11 +216,11 @@ def collective_time(
 
 def _collective(name: str) -> str:
     """The kind that is meant, also as NCCL and its tests write it (``AllReduce``, ``alltoall_perf``)."""
-    plain = _plain(name).removesuffix("perf")
+    plain = _plain(str(name)).removesuffix("perf")
     for kind in COLLECTIVE_KINDS:
         if _plain(kind) == plain:
             return kind
-    raise InputError(f"collective {name!r}", "unknown", nearest(name, COLLECTIVE_KINDS))
+    raise InputError(f"collective {name!r}", "unknown", nearest(str(name), COLLECTIVE_KINDS))
 
 
 def _plain(name: str) -> str:

@@ -128,6 +128,11 @@ def _loaded(
             if changes
             else parse_workload(workload, name)
         )
+    if not isinstance(workload, str | Path | CapturedStep | DlrmWorkload | LanguageWorkload):
+        raise InputError(
+            "workload", f"must be a name, a path, a dict or a loaded workload, not {workload!r}",
+            'give one, as predict("llama3-8b", "8xH100-SXM")',
+        )  # fmt: skip
     if isinstance(workload, (str, Path)) and not is_step_file(Path(workload)):
         return load_workload(workload, changes)
     if changes:

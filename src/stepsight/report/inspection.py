@@ -129,7 +129,8 @@ def _ranks(seen: Inspection) -> Listing:
 def _path(seen: Inspection) -> Listing:
     whole = sum(seen.critical_path_us.values()) or 1.0
     rows = [(look(name).word, time(us), share(us / whole)) for name, us in seen.critical_path_us.items()]
-    return Listing("critical path of the rank the others wait for", ("part", "time", "share"), rows)
+    title = "critical path" + (" of the rank the others wait for" if seen.straggler is not None else "")
+    return Listing(title, ("part", "time", "share"), rows)
 
 
 def _top(seen: Inspection, device: str) -> Html:

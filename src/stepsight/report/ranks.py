@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -64,10 +64,12 @@ def identical_ranks(timeline: Timeline) -> list[RankSet]:
 
 
 def identical_summaries(ranks: Sequence[RankSummary]) -> list[RankSet]:
-    """All ranks, gathered by their figures (those of a stage, say), in the order of their first."""
-    found: dict[RankSummary, list[int]] = {}
+    """All ranks, gathered by their figures as they are printed (those of a stage, say), in the order of their
+    first."""
+    found: dict[tuple[str, ...], list[int]] = {}
     for position, one in enumerate(ranks):
-        found.setdefault(replace(one, rank=0), []).append(position)
+        shown = (one.step_us, one.gpu_active_us, one.communication_us, *(us for _, _, us in _split(one)))
+        found.setdefault(tuple(map(time, shown)), []).append(position)
     return [RankSet(tuple(positions)) for positions in found.values()]
 
 
