@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stepsight.collectives.extrapolate import RINGS
+from stepsight.collectives import extrapolate
 from stepsight.hardware.gpus import gpu_catalogue
 from stepsight.platform.load import load_platform
 
@@ -97,7 +97,7 @@ def test_more_nodes_take_longer_but_never_by_more_than_their_number(nodes: str, 
     each = np.array([1e2, 1e4, 1e6, 1e8])
     counts = (16, 24, 32, 48, 64, 128, 256, 512, 528, 640, 1024, 1536, 2048, 4096, 5000, 16384)
     times = [
-        models.estimate(kind, each * (ranks if kind in RINGS else 1), range(ranks)).time_us
+        models.estimate(kind, each * (ranks if kind in extrapolate.RINGS else 1), range(ranks)).time_us
         for ranks in counts
     ]
     for (fewer, before), (more, after) in pairwise(zip(counts, times, strict=True)):

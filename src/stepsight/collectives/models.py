@@ -40,6 +40,9 @@ class CollectiveModels:
     platform: PlatformSpec
     own: MeasuredSystem | None = None
     _prices: dict[tuple[str, GroupShape], Pricing] = field(default_factory=dict, repr=False, compare=False)
+    _nic_prices: dict[tuple[str, GroupShape], Pricing] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def load(cls, folder: Path, spec: PlatformSpec) -> CollectiveModels:
@@ -115,12 +118,7 @@ class CollectiveModels:
     def _price(self, kind: str, shape: GroupShape) -> Pricing:
         key = (kind, shape)
         if key not in self._prices:
-            catalogue = load_catalogue()
-            systems = catalogue.systems if self.own is None else (self.own, *catalogue.systems)
-            make = price if self.own is not None else price_monotone
-            priced = make(kind, shape, self.platform, systems, catalogue.rank_transfer)
-            if self.own is None:
-                priced = by_nodes(kind, shape, priced, partial(self._price, kind))
+            priced = self._by_nics(kind, shape)
             if self.own is None and not shape.inside_a_node and shape.per_node > 1 and kind != "send_recv":
                 inside = self._price(kind, GroupShape(shape.per_node, 1, shape.per_node))
                 # A ring sends 2(n-1)/n of the bytes over each link, an exchange what stays in a node.
@@ -129,6 +127,19 @@ class CollectiveModels:
                 priced = slower(priced, inside, share)
             self._prices[key] = priced
         return self._prices[key]
+
+    def _by_nics(self, kind: str, shape: GroupShape) -> Pricing:
+        """The price over nodes before the links inside one have their say."""
+        key = (kind, shape)
+        if key not in self._nic_prices:
+            catalogue = load_catalogue()
+            systems = catalogue.systems if self.own is None else (self.own, *catalogue.systems)
+            make = price if self.own is not None else price_monotone
+            priced = make(kind, shape, self.platform, systems, catalogue.rank_transfer)
+            if self.own is None:
+                priced = by_nodes(kind, shape, priced, partial(self._by_nics, kind))
+            self._nic_prices[key] = priced
+        return self._nic_prices[key]
 
 
 def _busier(sent_to: FloatArray) -> FloatArray:
