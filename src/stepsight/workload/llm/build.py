@@ -316,7 +316,7 @@ class _Stage:
             )  # fmt: skip
             self.made.transfers[key] = self.emit.op(
                 "c10d::send" if sends else "c10d::recv_", way, collective=collective,
-                launches=c.framework.message_launches if sends else 1, label="pipeline",
+                launches=2 if sends else 1, label="pipeline",
             )  # fmt: skip
         stream = f"{way} {message.source} {'send' if sends else 'receive'}"
         return Transfer(self.made.transfers[key], message.item, sends, stream)

@@ -75,9 +75,8 @@ class Framework:
     the device (Megatron's mpu.broadcast_data).
     ``reads_counts``: exchanges and GEMMs of experts are sized by token counts that the host reads from the
     device; not in XLA's programs, whose shapes are fixed.
-    ``message_launches``: host work of a message between stages, in launches. ``scatters_messages``: without
-    sequence parallelism each tensor rank sends its part of a message, and the receivers gather it (Megatron's
-    scatter_gather_tensors_in_pipeline, DeepSpeed's is_pipe_partitioned).
+    ``scatters_messages``: without sequence parallelism each tensor rank sends its part of a message, and the
+    receivers gather it (Megatron's scatter_gather_tensors_in_pipeline, DeepSpeed's is_pipe_partitioned).
     ``selects_products``: selective recomputation is torch's, which keeps what GEMMs and attention give;
     without it, Megatron's, which drops what lies inside attention.
     ``cuts_products``: asynchronous tensor parallelism splits GEMMs to overlap them with communication.
@@ -115,7 +114,6 @@ class Framework:
     flat_gather: bool = False
     pads_vocab: bool = False
     pads_whole_vocab: bool = True
-    message_launches: int = 2
     scatters_messages: bool = False
     reads_sizes: bool = False
     reads_counts: bool = True
