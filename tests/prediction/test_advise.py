@@ -24,10 +24,10 @@ def test_changes_come_by_gain_and_each_can_be_simulated() -> None:
     gains = [one.gain for one in found.changes]
     assert gains == sorted(gains, reverse=True)
     first = found.changes[0]
-    assert first.set_line == "--set training.precision=bf16"
+    assert first.name == "bf16 with flash attention"
     assert first.alters
-    set_to = first.set_line.removeprefix("--set ")
-    assert predict(load_workload(BERT, [set_to]), ON).step_time_us == pytest.approx(first.step_us, rel=1e-6)
+    set_to = first.set_line.replace("--set ", "").split()
+    assert predict(load_workload(BERT, set_to), ON).step_time_us == pytest.approx(first.step_us, rel=1e-6)
 
 
 def test_a_change_that_changes_the_micro_batch_says_so() -> None:
@@ -50,6 +50,14 @@ def test_changes_of_the_layout_keep_a_batch_that_nobody_stated() -> None:
     found = advise("llama3-8b", "8xH100-SXM", assignments=["zero=1"])
     tensor = next(one for one in found.changes if one.name.startswith("tensor parallel 2"))
     assert "--set global_batch=8" in tensor.set_line
+
+
+def test_plain_pytorch_that_does_not_fit_is_sharded_or_trained_in_half_precision() -> None:
+    full = ["training.attention=eager", "training.precision=fp32"]
+    found = advise("gpt2-xl", "8xA100-SXM4-40G", assignments=full)
+    lines = {one.name: one.set_line for one in found.changes}
+    assert "--set training.recipe=pytorch --set parallel.zero=3" in lines["FSDP: parameters sharded as well"]
+    assert found.changes[0].name.startswith("bf16 with flash attention")
 
 
 def test_adapters_are_the_last_resort_of_a_job_that_fits_in_no_other_way() -> None:

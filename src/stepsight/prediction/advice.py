@@ -36,6 +36,8 @@ from stepsight.workload.llm.workload import LanguageWorkload
 LEAST_GAIN = 0.005
 """Changes that gain less are not advised."""
 SAME = 1e-4
+MOST_JOINED = 3
+"""Changes that make a job fit, with which the fastest change that does not is tried."""
 MOST_PAIRED, FEWEST_REMEDIES = 8, 3
 """Changes that save most memory, of which pairs are tried where few single ones make a job fit; the most that
 are priced."""
@@ -138,6 +140,9 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
     if len(room) < FEWEST_REMEDIES:
         saving = [(c, after) for c, after, one in found if not one.fits and (one.saved_bytes or 0.0) > 0]
         room += with_room(_pairs(saving))
+    else:
+        remedies = sorted((one for one in found if one[2].fits), key=lambda one: -one[2].gain)
+        room += with_room(_faster(found, remedies[:MOST_JOINED]))
     more = None
     if not room and isinstance(base, LanguageWorkload):
         groups = groups_with_room(on.spec.ranks, on.spec.gpus_per_node)
@@ -267,10 +272,25 @@ def _with_adapters(ranks: int) -> Iterator[Change]:
 def _pairs(tried: Sequence[tuple[Change, AskedStep]]) -> Iterator[Change]:
     """Two changes at once, of those that need the least memory."""
     least = sorted(tried, key=lambda one: one[1].memory_bytes or 0.0)[:MOST_PAIRED]
-    for (a, _), (b, _) in combinations(least, 2):
-        code = " and ".join(text for text in (a.code, b.code) if text)
-        alters = a.alters or b.alters
-        yield Change(f"{a.name} and {b.name}", (*a.assignments, *b.assignments), code, alters)
+    yield from (both for (a, _), (b, _) in combinations(least, 2) if (both := _both(a, b)))
+
+
+def _faster(
+    found: Sequence[tuple[Change, AskedStep, Advice]], remedies: Sequence[tuple[Change, AskedStep, Advice]]
+) -> Iterator[Change]:
+    """The change that gains most, if it alone does not fit, with each of those that do."""
+    best, _, gained = max(found, key=lambda one: one[2].gain)
+    if not gained.fits:
+        yield from (both for one, *_ in remedies if (both := _both(best, one)))
+
+
+def _both(a: Change, b: Change) -> Change | None:
+    """Both changes at once, unless they change the same field."""
+    fields = [{line.partition("=")[0] for line in one.assignments} - {"training.recipe"} for one in (a, b)]
+    if fields[0] & fields[1]:
+        return None
+    code = " and ".join(text for text in (a.code, b.code) if text)
+    return Change(f"{a.name} and {b.name}", (*a.assignments, *b.assignments), code, a.alters or b.alters)
 
 
 def _advice(change: Change, after: AskedStep, before: AskedStep, p: Prediction, on: Platform) -> Advice:

@@ -44,9 +44,10 @@ class Change:
 
 ROUNDING = "numerics: rounding of GEMMs"
 BATCH = "the batch: learning rate and schedule go with it"
+AUTOCAST, SDPA = "torch.autocast('cuda', dtype=torch.bfloat16)", "F.scaled_dot_product_attention"
 FP16 = "torch.autocast('cuda', dtype=torch.float16) and torch.amp.GradScaler"
 COMMON = (
-    Change("bf16", ("training.precision=bf16",), "torch.autocast('cuda', dtype=torch.bfloat16)", ROUNDING),
+    Change("bf16", ("training.precision=bf16",), AUTOCAST, ROUNDING),
     Change("fp16", ("training.precision=fp16",), FP16, ROUNDING),
     Change("tf32", ("training.precision=tf32",), "torch.set_float32_matmul_precision('high')", ROUNDING),
     Change("fused optimizer", ("training.fused_optimizer=true",), "torch.optim.AdamW(..., fused=True)"),
@@ -59,8 +60,18 @@ COMMON = (
     ),
     Change("buckets of 10 MB", ("parallel.bucket_mb=10",), "DistributedDataParallel(..., bucket_cap_mb=10)"),
 )
+FLASH = (
+    Change("flash attention", ("training.attention=flash",), SDPA),
+    Change("bf16 with flash attention", ("training.precision=bf16", "training.attention=flash"),
+           f"{AUTOCAST} and {SDPA}", ROUNDING),
+    Change("fp16 with flash attention", ("training.precision=fp16", "training.attention=flash"),
+           f"{FP16}, and {SDPA}", ROUNDING),
+)  # fmt: skip
+"""Flash attention computes in half precision only."""
+FSDP = Change("FSDP: parameters sharded as well", ("parallel.zero=3",), "fully_shard(model)")
+ZERO_1 = Change("ZeRO-1: optimizer state sharded", ("parallel.zero=1",), "--use-distributed-optimizer")
 TRANSFORMER = (
-    Change("flash attention", ("training.attention=flash",), "F.scaled_dot_product_attention"),
+    *FLASH,
     Change("no recomputation", ("training.recompute=false",), "no torch.utils.checkpoint"),
     Change("recomputation", ("training.recompute=true",), "torch.utils.checkpoint around each layer"),
 )
@@ -75,9 +86,9 @@ LANGUAGE = (
     Change("blocks of the allocator joined", ("training.expandable_segments=true",),
            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
     Change("DDP: no sharding", ("parallel.zero=0",), "DistributedDataParallel(model)"),
-    Change("ZeRO-1: optimizer state sharded", ("parallel.zero=1",), "--use-distributed-optimizer"),
+    ZERO_1,
     Change("gradients and optimizer state sharded", ("parallel.zero=2",), "reshard_after_forward=False"),
-    Change("FSDP: parameters sharded as well", ("parallel.zero=3",), "fully_shard(model)"),
+    FSDP,
     Change("parameters kept after forward", ("parallel.reshard=false",), "reshard_after_forward=False"),
     Change("parameters gathered ahead", ("parallel.prefetch=true",), "--overlap-param-gather"),
     Change("gradients overlapped", ("parallel.overlap_gradients=true",), "--overlap-grad-reduce"),
@@ -113,10 +124,12 @@ def _changes_of(job: Workload) -> Iterator[Change]:
     elif job.eager is None:
         fsdp = job.config.framework.shards_gradients and job.config.layout.pipeline == 1
         others = (one for one in LANGUAGE if not (fsdp and one.assignments == ("parallel.zero=1",)))
-        yield from (TRANSFORMER[0], *others)
+        yield from (*FLASH, *others)
         yield from _language(job)
     else:
         yield from TRANSFORMER
+        yield replace(ZERO_1, code="ZeroRedundancyOptimizer(model.parameters(), ...)")
+        yield FSDP
         batch = job.config.batch_per_rank
         yield Change("twice the batch", (f"batch_per_rank={2 * batch}",), "batch size", BATCH)
         yield Change("half the batch", (f"batch_per_rank={max(batch // 2, 1)}",), "batch size", BATCH)
@@ -261,7 +274,10 @@ def _compiled(step: CapturedStep) -> Rewrite | None:
     if not fused:
         return None
     job = replace(step.job, programs=programs)
-    done = f"{fused.total():,} element-wise kernels joined into others: {_listed(fused)}"
+    done = (
+        f"{fused.total():,} element-wise kernels joined with their neighbours: {_listed(fused)}; a lower"
+        " bound: capture the compiled script, which fuses by what each kernel reads and writes"
+    )
     return Rewrite("torch.compile", "model = torch.compile(model)", replace(step, job=job), done)
 
 
