@@ -79,7 +79,7 @@ def timm_train(row: Row, where: str) -> MeasuredStep:
     failed = row["next_larger_batch_that_failed"]
     asked = {
         "model": row["model"], "batch": batch, "image": image, "channels_last": row["layout"] == "nhwc",
-        "params_m": number(row["params_m"], f"{where}: params_m"),
+        "params_m": number(row["params_m"], f"{where}: params_m"), **_precision(row, where),
     }  # fmt: skip
     return MeasuredStep(
         "timm_train_rtx3090", f"{row['model']} {row['layout']}", IMAGE_STEP, asked, f"1x{row['gpu']}",
@@ -94,14 +94,23 @@ def timm_forward(row: Row, where: str) -> MeasuredStep:
         "model": row["model"], "batch": whole(row["batch"], f"{where}: batch"),
         "image": whole(row["image"], f"{where}: image"), "channels_last": row["layout"] == "nhwc",
         "params_m": number(row["params_m"], f"{where}: params_m"), "training": False,
-        "fused_attention": True, "compiled": row["mode"] != "eager",
+        "fused_attention": True, "compiled": row["mode"] != "eager", **_precision(row, where),
     }  # fmt: skip
     condition = f"torch {row['torch']} {row['mode']}"
     return MeasuredStep(
         "timm_forward_consumer", f"{row['model']} {row['gpu']} {condition}", IMAGE_STEP, asked,
         f"1x{row['gpu']}", number(row["forward_ms"], f"{where}: forward_ms"),
         groups=(row["gpu"], condition, row["layout"], family(row["model"])), libraries=("timm",), warmup=1,
+        torch=row["torch"],
     )  # fmt: skip
+
+
+def _precision(row: Row, where: str) -> dict[str, str]:
+    """The type of autocast, or fp32; nothing for fp16, which most of timm's rows are in."""
+    name, _, more = row["precision"].partition(",")[0].partition(" ")
+    if name not in ("fp16", "bf16", "fp32") or more != ("" if name == "fp32" else "autocast"):
+        raise InputError(f"{where}: precision", f"is {row['precision']!r}", "fp32, or fp16 or bf16 autocast")
+    return {} if name == "fp16" else {"precision": name}
 
 
 LAMBDA_BOARDS = {

@@ -1,7 +1,7 @@
 """A step of a timm model on random images: ``python -m lab.score.capture.image_step JSON``.
 
-Training is what timm's benchmark does: autocast around forward, loss and backward, SGD with Nesterov momentum
-as a loop over tensors, gradients zeroed in place. Inference is the forward pass alone, under inference mode.
+Training is what timm's benchmark does: autocast (unless fp32) around forward, loss and backward, SGD with
+Nesterov momentum as a loop over tensors, gradients zeroed in place. Inference is the forward pass alone, under inference mode.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     fused_attention: bool = False
     params_m: float = 0.0
     compiled: bool = False
+    precision: str = "fp16"
 
 
 def run(asked: Asked) -> None:
@@ -35,7 +36,9 @@ def run(asked: Asked) -> None:
         model = torch.compile(model)
     memory = torch.channels_last if asked.channels_last else torch.contiguous_format
     images = torch.randn(asked.batch, 3, asked.image, asked.image, device="cuda").to(memory_format=memory)
-    (_train if asked.training else _infer)(model, images)
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(asked.precision)
+    mixed = torch.autocast("cuda", dtype=dtype, enabled=dtype is not None)
+    (_train if asked.training else _infer)(model, images, mixed)
 
 
 def _model(asked: Asked) -> torch.nn.Module:
@@ -57,12 +60,12 @@ def _model(asked: Asked) -> torch.nn.Module:
     return model.train(asked.training)
 
 
-def _train(model: torch.nn.Module, images: torch.Tensor) -> None:
+def _train(model: torch.nn.Module, images: torch.Tensor, mixed: torch.autocast) -> None:
     target = torch.randint(0, 1000, (images.shape[0],), device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, foreach=False)
     for _ in range(5):
         optimizer.zero_grad(set_to_none=False)
-        with torch.autocast("cuda", dtype=torch.float16):
+        with mixed:
             out = model(images)
             if isinstance(out, tuple):
                 out = out[0]
@@ -70,10 +73,10 @@ def _train(model: torch.nn.Module, images: torch.Tensor) -> None:
         optimizer.step()
 
 
-def _infer(model: torch.nn.Module, images: torch.Tensor) -> None:
+def _infer(model: torch.nn.Module, images: torch.Tensor, mixed: torch.autocast) -> None:
     steps = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     for _ in range(5):
-        with torch.inference_mode(), torch.autocast("cuda", dtype=torch.float16):
+        with torch.inference_mode(), mixed:
             model(images)
         steps.step()
 

@@ -20,7 +20,7 @@ NAME = "liger_kernels"
 SEEN = frozenset({"A100-SXM4-80G", "H100-SXM-80G"})
 """GPUs whose readings were in sight when the kernels of each operator were listed."""
 FLUSHED = 0.5
-"""Of the L2 cache, what lies in it unwritten after the flush before a reading. What kernels bring replaces it."""
+"""Of the L2 cache, what lies in it unwritten after the flush before a reading; kernels' lines replace it."""
 
 
 def liger_scores(data: Path) -> list[Score]:

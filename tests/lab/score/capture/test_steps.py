@@ -19,7 +19,7 @@ from tests.lab.score.capture.tiny import step
 MODELS = (
     "model,batch,seq,image,precision,activation_checkpointing,step_ms,peak_active_bytes,peak_reserved_bytes\n"
 )
-TIMM = "model,gpu,torch,layout,batch,image,params_m,step_ms,next_larger_batch_that_failed\n"
+TIMM = "model,gpu,torch,layout,precision,batch,image,params_m,step_ms,next_larger_batch_that_failed\n"
 
 
 def _captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -70,7 +70,9 @@ def test_a_kept_step_is_not_captured_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_larger_batch_needs_more_of_all_but_the_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "timm_train_rtx3090.csv").write_text(TIMM + "resnet50,RTX-3090,1.12,nchw,8,224,25.6,10,16\n")
+    (tmp_path / "timm_train_rtx3090.csv").write_text(
+        TIMM + "resnet50,RTX-3090,1.12,nchw,fp32,8,224,25.6,10,16\n"
+    )
     _captures(monkeypatch)
     (made,) = _scored(tmp_path)
     assert made.fits and made.larger_fits  # the tiny step has nothing but parameters
