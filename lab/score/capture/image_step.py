@@ -1,8 +1,8 @@
 """A step of a timm model on random images: ``python -m lab.score.capture.image_step JSON``.
 
 Training is what timm's benchmark does: autocast (unless fp32) around forward, loss and backward, SGD with
-Nesterov momentum as a loop over tensors, gradients zeroed in place. Inference is the forward pass alone, under
-inference mode.
+Nesterov momentum as a loop over tensors, gradients zeroed in place. Inference is the forward pass alone,
+under inference mode.
 """
 
 from __future__ import annotations

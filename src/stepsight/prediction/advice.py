@@ -22,6 +22,7 @@ from stepsight.prediction.changes import (
     changes_of,
     groups_with_room,
     rewrites_of,
+    sharded,
     smaller_batches,
     tables_with_room,
 )
@@ -133,7 +134,8 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
         held = (one for one in changes if _held(job, on, _lines(one, batch)))
         return [one for *_, one in advised(islice(held, most)) if one.fits]
 
-    found = advised(chain(changes_of(base, on.spec.gpu), _with_room(base, p, on)))
+    to_fit = sharded(base) if p.fits is False else ()
+    found = advised(chain(changes_of(base, on.spec.gpu), to_fit, _with_room(base, p, on)))
     if p.fits is not False:
         return Advised(p, _best([one for *_, one in found]), len(found))
     room = [one for *_, one in found if one.fits]

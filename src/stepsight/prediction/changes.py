@@ -117,6 +117,14 @@ def changes_of(job: Workload, gpu: GpuSpec) -> Iterator[Change]:
             yield one
 
 
+def sharded(job: Workload) -> Iterator[Change]:
+    """Plain PyTorch with its state sharded, where it does not fit. Its gains are those of a step of passes, not of
+    one written out by operators."""
+    if isinstance(job, LanguageWorkload) and job.eager is not None:
+        yield replace(ZERO_1, code="ZeroRedundancyOptimizer(model.parameters(), ...)")
+        yield FSDP
+
+
 def _changes_of(job: Workload) -> Iterator[Change]:
     yield from COMMON
     if isinstance(job, DlrmWorkload):
@@ -128,8 +136,6 @@ def _changes_of(job: Workload) -> Iterator[Change]:
         yield from _language(job)
     else:
         yield from TRANSFORMER
-        yield replace(ZERO_1, code="ZeroRedundancyOptimizer(model.parameters(), ...)")
-        yield FSDP
         batch = job.config.batch_per_rank
         yield Change("twice the batch", (f"batch_per_rank={2 * batch}",), "batch size", BATCH)
         yield Change("half the batch", (f"batch_per_rank={max(batch // 2, 1)}",), "batch size", BATCH)
