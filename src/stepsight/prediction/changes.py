@@ -118,8 +118,8 @@ def changes_of(job: Workload, gpu: GpuSpec) -> Iterator[Change]:
 
 
 def sharded(job: Workload) -> Iterator[Change]:
-    """Plain PyTorch with its state sharded, where it does not fit. Its gains are those of a step of passes, not of
-    one written out by operators."""
+    """Plain PyTorch with its state sharded, where it does not fit. Gains compare a step of passes with one
+    written out by operators."""
     if isinstance(job, LanguageWorkload) and job.eager is not None:
         yield replace(ZERO_1, code="ZeroRedundancyOptimizer(model.parameters(), ...)")
         yield FSDP
