@@ -36,7 +36,7 @@ def test_of_a_long_list_only_the_nearest_are_named() -> None:
 
 def test_a_gpu_of_another_line_is_not_suggested() -> None:
     assert "did you mean" not in nearest_gpu("Gaudi-3")
-    assert "did you mean 'RTX-4090'" in nearest_gpu("RTX-4080")
+    assert "did you mean 'RTX-4090'" in nearest_gpu("RTX-4091")
     assert "did you mean 'A100-SXM4-40G'" in nearest_gpu("A100-SMX4-40G")
 
 

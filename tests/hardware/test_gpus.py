@@ -27,7 +27,7 @@ def test_gpus_that_people_ask_about_are_in_the_catalogue(name: str) -> None:
         ("AMD-RX-7900XTX", "RX-7900-XTX"), ("Radeon-RX-7900-XTX", "RX-7900-XTX"), ("7900xtx", "RX-7900-XTX"),
         ("2080Ti", "RTX-2080Ti"), ("RTX PRO 6000 Blackwell Workstation Edition", "RTX-PRO-6000"),
         ("RTX-PRO-6000-Blackwell-Max-Q", "RTX-PRO-6000-Max-Q"), ("Tesla-V100", "V100-SXM2-16G"),
-        ("RTX-PRO-6000-Blackwell-Server", "RTX-PRO-6000-Server"), ("H100-80GB-HBM3", "H100-SXM-80G"),
+        ("RTX-PRO-6000-Blackwell-Server", "RTX-PRO-6000"), ("H100-80GB-HBM3", "H100-SXM-80G"),
         ("NVIDIA A100 80GB PCIe", "A100-PCIE-80G"), ("L40", "L40"), ("1080 Ti", "GTX-1080-Ti"),
     ],
 )  # fmt: skip

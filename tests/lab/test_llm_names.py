@@ -49,7 +49,7 @@ def test_models(text: str, name: str | None) -> None:
         ("NVIDIA Blackwell Ultra", "B300-SXM-288G"),
         ("NVIDIA Blackwell Ultra GPU (GB300)", "GB300-288G"),
         ("DGX-2", "V100-SXM3-32G"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000-Server"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000"),
         ("Gaudi 3", None),
     ],
 )

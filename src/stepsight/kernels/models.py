@@ -139,16 +139,17 @@ class KernelModels:
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Times of many kernels at once, in the order given."""
-        parts = []
+        parts, speed = [], self.spec.speed
         for batch in batches(kernels):
             by_kernel = self._embedding_model() if batch.family in EMBEDDING_FAMILIES else self.measured
             if by_kernel is not None:
-                parts.append((batch.positions, by_kernel.estimate([kernels[i] for i in batch.positions])))
+                found = by_kernel.estimate([kernels[i] for i in batch.positions])
             else:
-                parts.append((batch.positions, self.estimate_batch(batch)))
-        found = put_together(parts, len(kernels))
-        speed = self.spec.speed
-        return found if speed == 1.0 else replace(found, time_us=found.time_us / speed)
+                found = self.estimate_batch(batch)
+            if speed != 1.0:
+                found = at_most_peak(replace(found, time_us=found.time_us / speed), batch, self.spec)
+            parts.append((batch.positions, found))
+        return put_together(parts, len(kernels))
 
     def estimate_batch(self, batch: Batch) -> Estimates:
         """Times of one family's kernels given as columns (no embedding families)."""

@@ -24,7 +24,7 @@ from stepsight.score import Score
 
 BY_SCORES = ("quick", "kernels", "collectives", "embedding", "overheads", "e2e", "traces")
 """Topics that print nothing but their scores."""
-BY_THEMSELVES = ("llm", "tune", "sharding", "capture", "learn", "diagnose", "advise")
+BY_THEMSELVES = ("llm", "tune", "sharding", "capture", "learn", "diagnose", "advise", "power")
 """Topics that print tables of their own."""
 AS_JSON = pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
 MISSED = pytest.mark.parametrize("missed", [False, True], ids=["met", "missed"])
@@ -140,7 +140,7 @@ def test_advise(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "topic", [t for t in TOPICS if t not in ("quick", "learn", "diagnose", "advise", "sharding")]
+    "topic", [t for t in TOPICS if t not in ("quick", "learn", "diagnose", "advise", "sharding", "power")]
 )
 def test_every_topic_that_reads_tables_takes_each(topic: str) -> None:
     """Scripts ask any of them for rows."""
