@@ -39,7 +39,7 @@ def pairs(rows: Sequence[Outcome]) -> list[Pair]:
     that differ in nothing that they state count by their geometric mean."""
     found: dict[str, dict[int, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row.timed and not row.case.slow and row.case.document:
+        if row.timed and not row.case.slow and row.case.platform and row.case.document is not None:
             spec = platform_of(row.case.platform, row.case.overrides, row.case.site).spec
             key = (row.case.source, spec.gpu.name, spec.gpus_per_node, _without_size(row.case.document))
             found[to_json(key)][spec.ranks].append(row)
