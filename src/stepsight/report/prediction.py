@@ -183,7 +183,8 @@ def _show_fits(p: Prediction, console: Console) -> None:
     where = f"rank {m.rank} needs" if len(p.ranks) > 1 else "it needs"
     verdict = f"DOES NOT FIT: {where} {size(m.total_bytes)}, {size(m.usable_bytes)} of the GPU is usable"
     console.print(Text(verdict, style="bold red"))
-    show_lines((f"  to make it fit: {helps}" for helps in p.what_would_help), console)
+    for helps in p.what_would_help:  # a line to copy is not broken
+        console.print(Text(f"  to make it fit: {helps}"), soft_wrap=True)
     console.print("Predicted step if memory were sufficient:")
 
 
