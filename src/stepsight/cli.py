@@ -107,6 +107,10 @@ def main() -> None:
         click.echo(f"stepsight: {error}", err=True)
         sys.exit(2)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            name = str(error.filename or "")
+            click.echo(f"stepsight: {name[:60]}… is longer than a file's name can be; shorten it", err=True)
+            sys.exit(2)
         if error.errno not in FULL and "temporary directory" not in str(error):
             raise
         click.echo(f"stepsight: {error.strerror or error}; free some space, or set TMPDIR", err=True)

@@ -65,6 +65,14 @@ LARGEST_FIGURE = 1e15
 """No measured or fitted figure is larger."""
 
 
+def is_there(path: str | Path) -> bool:
+    """Whether a file or folder has this path; none has a name longer than a file system takes."""
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False
+
+
 def read_bytes(path: str | Path, fix: str = "check the path", most: str = "TEXT_BYTES") -> bytes:
     """A file's content, no more than the limit called ``most``; a pipe or device is counted as it is read."""
     path = Path(path)

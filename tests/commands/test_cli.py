@@ -220,3 +220,17 @@ def test_compare_names_the_figures_of_the_platform_that_differ():
 def test_parts_of_a_platform_are_found_by_other_names():
     done = stepsight("predict", "gpt2", "-p", "8xH100-SXM", "--set", "platform.network.gbps=9")
     assert done.returncode == 2 and "did you mean nic?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "{}", "-p", "8xH100"), ("predict", "llama3-8b", "-p", "8x{}"), ("predict", "--trace", "{}"),
+        ("kernel", "gemm", "m=64", "n=64", "k=64", "--gpu", "{}"), ("inspect", "{}"), ("kernel", "--table", "{}"),
+        ("predict", "llama3-8b", "-p", "8xH100", "--html", "{}"),
+    ],
+)  # fmt: skip
+def test_a_name_longer_than_a_file_can_have_is_refused(arguments):
+    done = stepsight(*(word.format("x" * 400) for word in arguments))
+    assert done.returncode == 2 and done.stderr.startswith("stepsight:")
+    assert "Traceback" not in done.stderr

@@ -29,7 +29,7 @@ from stepsight.hardware.gpus import (
     nearest_gpu,
 )
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
-from stepsight.inputs import number, read_text, whole
+from stepsight.inputs import is_there, number, read_text, whole
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, contention_of, read_learned
 from stepsight.platform.evidence import Evidence, note, read_evidence
@@ -240,7 +240,8 @@ def load_platform(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Pl
     """
     text = str(name_or_path)
     path = Path(text)
-    if path.is_dir() or (path.suffix == ".toml" and (path.exists() or not _NAME.fullmatch(text))):
+    there = is_there(path)
+    if (there and path.is_dir()) or (path.suffix == ".toml" and (there or not _NAME.fullmatch(text))):
         return _from_path(path, overrides)
     spec = _named(text)
     spec = _overridden(spec, overrides) if overrides else spec

@@ -22,7 +22,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.gpus import find_gpu, load_gpu
 from stepsight.hardware.spec import NEVER_EMULATED, GpuSpec, emulated, has_units, lack, substitute
-from stepsight.inputs import csv_rows, limit, read_text
+from stepsight.inputs import csv_rows, is_there, limit, read_text
 from stepsight.kernels.attention import impossible
 from stepsight.kernels.columns import Batch, complete, joined, kinds
 from stepsight.kernels.families import FAMILIES, missing_sizes
@@ -110,7 +110,7 @@ def kernel_time(
 
 def _models_on(gpu: str) -> KernelModels:
     """The models of a GPU of the catalogue, or of a file's or folder's."""
-    if find_gpu(gpu) is None and Path(gpu).exists():
+    if find_gpu(gpu) is None and is_there(gpu):
         return load_platform(gpu).kernels
     return KernelModels.for_gpu(load_gpu(gpu))
 

@@ -41,7 +41,6 @@ from stepsight.report.pieces import (
     notes,
     searchable,
     section,
-    show_lines,
     show_listing,
     table,
     tag,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
-from stepsight.inputs import read_json
+from stepsight.inputs import is_there, read_json
 from stepsight.records import Assignments, Table, assigned, either, nearest, override, read_toml
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
@@ -321,7 +321,8 @@ def is_name(path: str | Path) -> bool:
     """Whether it can only be meant as a model's name: ``llama3-8b``, a hub's ``meta-llama/Llama-3.1-8B``."""
     text = str(path)
     plain = text.count("/") <= 1 and not text.startswith((".", "/")) and not text.endswith((".toml", ".json"))
-    return plain and not Path(path).exists() and not Path(text.partition("/")[0]).is_dir()
+    owner = text.partition("/")[0]
+    return plain and not is_there(path) and not (is_there(owner) and Path(owner).is_dir())
 
 
 @cache
