@@ -225,8 +225,9 @@ def test_parts_of_a_platform_are_found_by_other_names():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("predict", "{}", "-p", "8xH100"), ("predict", "llama3-8b", "-p", "8x{}"), ("predict", "--trace", "{}"),
-        ("kernel", "gemm", "m=64", "n=64", "k=64", "--gpu", "{}"), ("inspect", "{}"), ("kernel", "--table", "{}"),
+        ("predict", "{}", "-p", "8xH100"), ("predict", "llama3-8b", "-p", "8x{}"), ("inspect", "{}"),
+        ("kernel", "gemm", "m=64", "n=64", "k=64", "--gpu", "{}"), ("kernel", "--table", "{}"),
+        ("predict", "--trace", "{}"),
         ("predict", "llama3-8b", "-p", "8xH100", "--html", "{}"),
     ],
 )  # fmt: skip
