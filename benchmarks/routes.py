@@ -12,7 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stepsight import Prediction, capture, load_platform, load_workload, predict, predict_trace
+import stepsight
+from stepsight import Prediction, load_platform, load_workload, predict, predict_trace
 from stepsight.workload.files import load_model
 
 PLATFORMS = ("8xH100-SXM", "8xA100-SXM4-80G", "8xB200-SXM", "2x8xH100-SXM-400G")
@@ -61,7 +62,7 @@ def traced(folder: Path) -> None:
     for script, options, platform, profile in PROFILED:
         of_run = predict_trace([str(folder / profile)], models_only=True)
         found = {
-            "captured": predict(capture(EXAMPLES / script, platform, arguments=options), platform),
+            "captured": predict(stepsight.capture(EXAMPLES / script, platform, arguments=options), platform),
             "trace, models alone": of_run,
         }
         for route, p in found.items():
@@ -85,7 +86,7 @@ def captured(folder: Path) -> dict[str, dict[str, Prediction]]:
         for route, script in SCRIPTS.items():
             key = route, on.spec.ranks
             if key not in steps:
-                steps[key] = capture(Path(__file__).with_name(script), on)
+                steps[key] = stepsight.capture(Path(__file__).with_name(script), on)
             found.setdefault(route, {})[name] = predict(steps[key], on)
     return found
 
